@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from snapshot.errors import UnavailableError
 
 JAVA_VERSION_MIN = 17
@@ -176,6 +174,8 @@ def exclusive(lock: Path) -> Iterator[None]:
 @contextmanager
 def waiting(message: str) -> Iterator[None]:
     """Show a spinner during a slow operation, if stderr is a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - most processes of Spark wait for nothing
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield

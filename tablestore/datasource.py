@@ -25,12 +25,13 @@ from log_system.files.log import FilesLog
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.merge.predicate import Predicate
 from snapshot.merge.pushed_filters import split_filters
+from snapshot.records import CommitId
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform
 from snapshot.staging.stage import StagedFile, Stager
 from snapshot.staging.task_results import accept_staged, staged_to_arrow
-from snapshot.store.commit import EXPIRED, CommitId
+from snapshot.store.commit import EXPIRED
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.options.read_options import FORMAT, NORMALIZED_FORMAT, ReadOptions, parse_read_options

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from snapshot.storage import Storage
 
-NUMBER_MAX = 2**63 - 1
 _LOG = "_delta_log"
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.[0-9]{10}|\.[0-9a-f-]{36})?\.parquet")
 
@@ -31,7 +30,7 @@ def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
         version = int(number)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-    return (app_id, version) if -NUMBER_MAX - 1 <= version <= NUMBER_MAX else None
+    return (app_id, version) if -(2**63) <= version < 2**63 else None
 
 
 def of_checkpoint(storage: Storage, version: int) -> tuple[int, dict[str, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,96 +11,23 @@ from typing import Any
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.delta.own_commit import replaced
-from snapshot.delta.txn import NUMBER_MAX
 from snapshot.errors import (
     ConflictError,
     DataLostError,
-    InvalidInputError,
     OutcomeUnknownError,
     TableStoreError,
     UnavailableError,
 )
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.schema.system_columns import SNAPSHOT
 from snapshot.staging.stage import StagedFile
 
 ATTEMPTS_MAX = 200
-OLDEST = "tablestore-oldest"
-"""Delta ``txn`` id that records the id of the oldest snapshot that has not expired."""
 _WAIT_SECONDS_MAX = 0.2
 _UNKNOWN_MAX = 3
 """Number of attempts, conflicts included, after which an unknown outcome is raised and not tried again."""
 EXPIRED = "expired"
 """Operation of a snapshot whose log entry has expired."""
-
-
-@dataclass(frozen=True)
-class CommitId:
-    """Identifies a write, so that it is committed once however often it is tried.
-
-    Attributes:
-        writer: the writer, unique for each handle or streaming query.
-        batch: the writer's increasing number of the write.
-        durable: the writer may come back after a crash with the same number (a streaming query), so the number is
-            kept in the Delta log (``txn``), not only beside the commit.
-        checkpoint_id: identifies the checkpoint folder of a streaming query; it stays the same if the folder's content,
-            and with it the query's id, is deleted. Also kept in the Delta log.
-    """
-
-    writer: str
-    batch: int
-    durable: bool = False
-    checkpoint_id: str = ""
-
-    @classmethod
-    def of(cls, batch: object) -> CommitId | None:
-        """Return the id of a write that the caller identifies by a name and a number; None for any other write.
-
-        Args:
-            batch: the name and the number, an integer (NumPy integers are accepted); or None.
-
-        Raises:
-            InvalidInputError: ``batch`` is anything else. A value that Delta's ``txn`` action cannot hold makes the
-                table's log unreadable for other tools.
-        """
-        if batch is None:
-            return None
-        name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
-        if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
-            raise _no_batch(batch)
-        try:
-            # operator.index also accepts booleans.
-            index = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
-        except TypeError:
-            index = -1
-        if not 0 <= index <= NUMBER_MAX:
-            raise _no_batch(batch)
-        return cls(name, index, durable=True)
-
-    @property
-    def transactions(self) -> list[tuple[str, int]]:
-        """The ``txn`` actions that keep the number of a durable id in the Delta log."""
-        names = (self.writer, self.checkpoint_id) if self.durable else ()
-        return [(name, self.batch) for name in names if name]
-
-    def __str__(self) -> str:
-        """Return the id as ``writer:batch``."""
-        return f"{self.writer}:{self.batch}"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _no_batch(batch: object) -> InvalidInputError:
-    return InvalidInputError(
-        f"batch: expected a pair (name, number) of a non-empty text (not {OLDEST!r}, which is reserved) and a "
-        f"whole number from 0 to 2**63 - 1, such as ('job', 7); got {batch!r:.200}. Nothing was written."
-    )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError
+from snapshot.records import OLDEST
 from snapshot.store.commit import ATTEMPTS_MAX
-from snapshot.store.table_files import OLDEST, TableFiles
+from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tag
 
 LOG = "_delta_log"

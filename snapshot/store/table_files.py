@@ -12,19 +12,19 @@ import pyarrow as pa
 from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from snapshot.merge.merge_reader import ChangeFile
-from snapshot.records import ChangeSet, Snapshot
+from snapshot.records import OLDEST, ChangeSet, Snapshot
 from snapshot.schema.spec import SPEC_PROPERTY, TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT, with_kind
 from snapshot.staging.parquet_writer import is_tombstones
 from snapshot.staging.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
 from snapshot.store.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign
-from snapshot.store.commit import ATTEMPTS_MAX, OLDEST, as_snapshot
+from snapshot.store.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.store.snapshot_files import SnapshotFiles, snapshots_of
 from snapshot.store.tags import Tags
 from snapshot.store.truncate_changes import TRUNCATES, TruncatedChanges
 
-__all__ = ["MERGED_THROUGH", "OLDEST", "SnapshotFiles", "TableFiles"]
+__all__ = ["MERGED_THROUGH", "SnapshotFiles", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
 TABLE = "table"

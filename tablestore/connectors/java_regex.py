@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import regex
-
 from snapshot.errors import InvalidInputError
 
 _QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
@@ -25,6 +23,8 @@ def compile_pattern(pattern: str, option: str) -> Any:
     Raises:
         InvalidInputError: the pattern is not a valid or supported regular expression.
     """
+    import regex  # noqa: PLC0415 - few sources have a pattern
+
     rewritten = _QUOTED.sub(lambda found: regex.escape(found[1], literal_spaces=True), pattern)
     rewritten = _NAMED_GROUP.sub(r"(?P=\1)", rewritten)
     rewritten = _JAVA_CLASS.sub(lambda m: rf"\{m[1]}{{{_JAVA_CLASSES.get(m[2], m[2])}}}", rewritten)

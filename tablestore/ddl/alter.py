@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from log_system.kafka.client.access_policy import check_stored
 from snapshot.errors import ConflictError, InvalidInputError
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.schema.evolution import Change, evolved
 from snapshot.schema.spark_types import check_schema, visible, with_physical_names
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import with_kind
-from snapshot.store.commit import ATTEMPTS_MAX, CommitId, find_commit
+from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import OPTIONS, parse_options, without_removed

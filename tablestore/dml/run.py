@@ -11,10 +11,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge.predicate import Predicate
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.staging.stage import StagedFile, Stager
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.dml import copy_on_write, merge_on_read
 from tablestore.dml.conditions import Condition, Value, checked_condition, checked_values, columns_read, empty

@@ -18,13 +18,12 @@ from duckdb import DuckDBPyConnection
 
 from snapshot.delta.log import DataFile
 from snapshot.errors import InvalidInputError
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.system_columns import BUCKET, SEQ, conform
 from snapshot.staging.file_rewriter import Act
 from snapshot.staging.stage import OUTSIDE, StagedFile, Stager, change_file_schema
 from snapshot.store.changes import SnapshotChanges
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.dml.dynamic_overwrite import check_dynamic, replaced_partitions
 from tablestore.dml.merge_clauses import Clause

@@ -11,10 +11,9 @@ import pyarrow as pa
 from log_system.index import IndexEntry
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.stage import StagedFile, Stager
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.local.handle import LocalHandle
 from tablestore.local.repeatable import repeatable, repeatable_loosely

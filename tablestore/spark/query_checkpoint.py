@@ -6,8 +6,8 @@ import hashlib
 import json
 
 from snapshot.errors import InvalidInputError
+from snapshot.records import CommitId
 from snapshot.storage import Storage
-from snapshot.store.commit import CommitId
 
 
 def query_id(checkpoint: str) -> str:

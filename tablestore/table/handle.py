@@ -12,9 +12,8 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from log_system.base import LogPublisher, TaskRunner
 from log_system.index import IndexEntry
 from log_system.report import Progress
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.staging.stage import StagedFile, Stager
-from snapshot.store.commit import CommitId
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact_if_due

@@ -17,10 +17,9 @@ from log_system.index import IndexEntry
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import CorruptedError, NotFoundError
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.schema.ddl_text import as_schema
 from snapshot.storage import Storage
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.create_if_absent import create_if_absent

@@ -13,11 +13,11 @@ from functools import partial
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry
 from snapshot.errors import ConflictError, DataLostError, InvalidInputError, UnavailableError
-from snapshot.records import SentRange, Snapshot
+from snapshot.records import CommitId, SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
 from snapshot.staging.stage import Role, StagedFile, Stager
-from snapshot.store.commit import CommitId, Replacement, check_kept, commit, find_commit
+from snapshot.store.commit import Replacement, check_kept, commit, find_commit
 from snapshot.store.lookup import lookup_in
 from snapshot.store.truncate_changes import truncating
 from tablestore.context import TableContext

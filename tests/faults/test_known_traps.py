@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.store.commit import CommitId
+from snapshot.records import CommitId
 from tablestore import TableStore
 from tests.crash.kill_points import PRODUCER_CALLS
 from tests.harness.local_writes import write

@@ -20,13 +20,12 @@ from pyspark.sql.types import StructType
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.system_columns import SEQ
 from snapshot.staging.file_rewriter import Act, FileRewriter
 from snapshot.staging.stage import StagedFile, Stager, change_file_schema
 from snapshot.store.changes import SnapshotChanges
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.read.split_planner import snapshot_splits

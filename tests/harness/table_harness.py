@@ -18,9 +18,8 @@ from log_system.kafka.client.topic import delete_topic
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader.snapshot_reader import read_slice
-from snapshot.records import Snapshot
+from snapshot.records import CommitId, Snapshot
 from snapshot.schema.system_columns import COMMIT_VERSION
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer

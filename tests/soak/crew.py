@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from snapshot.errors import ConflictError, FencedError, OutcomeUnknownError, TableStoreError, UnavailableError
+from snapshot.records import CommitId
 from snapshot.schema.system_columns import COMMIT_VERSION
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.local.table import open_local
 from tablestore.maintenance.rollback import rollback

@@ -28,8 +28,7 @@ from tablestore.connectors.kafka.message_mapping import (
 )
 
 _UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
-_CHANGE_TYPES = pa.array(CHANGE_TYPE_NAMES, pa.string())
-_RETRACTED = pa.array([RowKind.UPDATE_BEFORE.change_type, _DELETE])
+_RETRACTED = (RowKind.UPDATE_BEFORE.change_type, _DELETE)
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class MessageDecoder:
         if layout.is_upsert:
             found.append(pc.if_else(pa.array(deleted[picked]), _DELETE, _UPSERT))
         elif self._is_changelog:
-            found.append(_CHANGE_TYPES.take(rows.batch.column(KIND).take(pa.array(picked))))
+            found.append(pa.array(CHANGE_TYPE_NAMES).take(rows.batch.column(KIND).take(pa.array(picked))))
         if layout.is_upsert or self._is_changelog:
             fields.append(pa.field(CHANGE_TYPE, pa.string()))
         offsets = records.offsets[record[picked]]
@@ -309,7 +308,7 @@ class MessageEncoder:
             msg = f"column '{CHANGE_TYPE}': expected one of {', '.join(CHANGE_TYPE_NAMES)}, got {wrong!r}."
             raise InvalidInputError(msg)
         if self._changelog is not None:
-            return rows, pc.is_in(kinds, value_set=_RETRACTED).to_numpy(zero_copy_only=False)
+            return rows, pc.is_in(kinds, value_set=pa.array(_RETRACTED)).to_numpy(zero_copy_only=False)
         if not self._layout.is_upsert:
             if not pc.all(pc.equal(kinds, RowKind.INSERT.change_type)).as_py() and rows.num_rows:
                 msg = (

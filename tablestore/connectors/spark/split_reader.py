@@ -25,7 +25,7 @@ from tablestore.connectors.table import KafkaTable
 _HELD_RECORDS = 300_000
 _HELD_BYTES = 64 << 20
 _DECODED_RECORDS = 20_000
-_ADDED = pa.array([RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type])
+_ADDED = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
 
 
 @dataclass
@@ -113,7 +113,7 @@ def read_final(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> I
     key = table.options.primary_key
     wanted = [*columns, *(name for name in key if name not in columns)]
     for batch in last_records(key, _numbered(read_rows(table, part, wanted))):
-        yield batch.filter(pc.is_in(batch.column(CHANGE_TYPE), value_set=_ADDED))
+        yield batch.filter(pc.is_in(batch.column(CHANGE_TYPE), value_set=pa.array(_ADDED)))
 
 
 def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from snapshot.store.commit import CommitId
+from snapshot.records import CommitId
 from tablestore.context import TableContext
 from tablestore.session import session
 from tablestore.table.store import TableStore

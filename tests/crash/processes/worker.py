@@ -16,11 +16,11 @@ from pyspark.sql.types import IntegerType
 from log_system.kafka.publisher.partition_tasks import publish_partition
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.errors import NotFoundError, TableStoreError
+from snapshot.records import CommitId
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.evolution import AddColumn, RenameColumn
 from snapshot.schema.system_columns import SEQ
 from snapshot.staging.stage import StagedFile, Stager, change_file_schema
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter

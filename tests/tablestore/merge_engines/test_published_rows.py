@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from log_system.index import LogIndex
-from snapshot.store.commit import CommitId
+from snapshot.records import CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.write.publish import recover

@@ -12,9 +12,8 @@ import pytest
 
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import InvalidInputError
+from snapshot.records import OLDEST, CommitId
 from snapshot.storage import Storage
-from snapshot.store.commit import CommitId
-from snapshot.store.table_files import OLDEST
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from log_system.index import LogIndex
 from snapshot.errors import ConflictError, InvalidInputError
+from snapshot.records import CommitId
 from snapshot.row_kind import KIND, RowKind
-from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact

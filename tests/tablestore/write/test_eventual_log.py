@@ -20,7 +20,7 @@ from log_system.kafka.publisher.eager_producer import KafkaLogSink
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
-from snapshot.store.commit import CommitId
+from snapshot.records import CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.reconcile import Repairs

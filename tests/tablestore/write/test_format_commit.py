@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import DataLostError, OutcomeUnknownError, UnavailableError
-from snapshot.store.commit import CommitId
+from snapshot.records import CommitId
 from tablestore import PublishPendingError, TableStore
 from tablestore.context import TableContext
 from tablestore.datasource import TableStoreDataSource, TableWriter

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import Commit, DeltaLog
 from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, UnavailableError
+from snapshot.records import CommitId
 from snapshot.staging import stage
-from snapshot.store.commit import CommitId
 from tablestore import PublishPendingError, TableStore
 from tablestore.context import TableContext
 from tablestore.write import publish
