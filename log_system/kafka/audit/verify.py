@@ -63,12 +63,13 @@ def check_index(table: BoundLog, seen: Inspection, findings: Findings) -> set[in
 
 
 def _check_absent(table: BoundLog, absent: list[int], findings: Findings, *, at_end: int) -> None:
-    """Report missing entries, unless a writer has added them by now; writers add an entry after publishing."""
+    """Report missing entries, unless a writer, which publishes first, has added them by now, or they have expired."""
     if any(snapshot > at_end for snapshot in absent):
         time.sleep(_SETTLE_SECONDS)
     now = read_index(table.index, table.settings.partitions)[0] if absent else {}
+    oldest = table.files.oldest() if absent else 0
     for snapshot in absent:
-        if snapshot not in now:
+        if snapshot not in now and snapshot >= oldest:
             text = "the log holds the snapshot and the index does not list it, so our readers do not see it."
             findings.add(DifferenceKind.INDEX, text, snapshot=snapshot)
 
@@ -274,7 +275,11 @@ class Contents:
             if facts.lost and place is not None:
                 self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
             elif place is not None:
-                changes = self._table.files.published(snapshot, self._log.partitions)
+                try:
+                    changes = self._table.files.published(snapshot, self._log.partitions)
+                except DataLostError as error:
+                    self._cannot_compare(snapshot, str(error), expired=False)
+                    continue
                 self._compare(reader, changes, partition, (place.start, place.end))
                 self.compared.add(snapshot)
             elif not facts.lost and facts.rows[partition]:
@@ -294,7 +299,12 @@ class Contents:
             if facts.lost:
                 self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
                 continue
-            for path in self._table.files.changes(snapshot, self._log.partitions).missing():
+            try:
+                missing = self._table.files.changes(snapshot, self._log.partitions).missing()
+            except DataLostError as error:
+                self._cannot_compare(snapshot, str(error), expired=False)
+                continue
+            for path in missing:
                 why = f"{path}: a file of a snapshot yet to be published is missing."
                 self._cannot_compare(snapshot, why, expired=False)
 
@@ -412,6 +422,8 @@ class Contents:
         return shown(batch.select(self._keys) if self._keys else batch)
 
     def _cannot_compare(self, snapshot: int, why: str, *, expired: bool) -> None:
+        # It may have expired since the comparison began.
+        expired = expired or snapshot < self._table.files.oldest()
         if expired and snapshot < self._seen.oldest:
             self._findings.note(f"snapshots before {self._seen.oldest} have expired in the table and are not compared.")
         elif expired:

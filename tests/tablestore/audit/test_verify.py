@@ -14,8 +14,10 @@ from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DIFFERENCES_MAX, Difference, DifferenceKind, Findings, Report
 from tablestore.ddl import create_drop
+from tablestore.maintenance.compact import compact
+from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tests.harness.damage import KINDS, PARTITIONS, ROWS, Damaged, raw
-from tests.harness.local_writes import SCHEMA, publisher_of
+from tests.harness.local_writes import SCHEMA, publisher_of, run_here
 from tests.harness.log_audit import verify
 
 
@@ -313,6 +315,27 @@ def test_a_damaged_change_file_is_found(table: Damaged) -> None:
     file.write_bytes(file.read_bytes()[:100])
     (found,) = table.verify().differences
     assert (found.kind, found.snapshot) == (DifferenceKind.FILES, 3)
+
+
+@pytest.mark.parametrize("table", [KINDS[0]], indirect=True)
+@pytest.mark.parametrize("call", range(4))
+def test_snapshots_that_expire_while_they_are_compared_are_no_damage(table: Damaged, call: int) -> None:
+    compact(table.open(), run_here)
+    table.write(5)
+    table.write(6)
+    calls = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal calls
+        if calls == call:
+            expire(table.open(), rules_of(table.open(), "0 s", 1))
+        calls += 1
+
+    report = verify(table.open(), progress)
+    assert calls > call
+    assert table.open().files.oldest() == table.open().files.latest() - 1
+    assert report.ok, str(report)
+    assert not report.pending
 
 
 def test_a_table_without_a_log_has_nothing_to_compare(tmp_path: Path) -> None:
