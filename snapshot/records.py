@@ -15,6 +15,10 @@ from snapshot.schema.physical_names import Columns
 
 OLDEST = "tablestore-oldest"
 """Delta ``txn`` id that records the id of the oldest snapshot that has not expired."""
+FOREIGN = "tablestore-foreign"
+"""Delta ``txn`` id that records the last version by which another Delta writer added files, as far as was checked."""
+CHECKED = "tablestore-checked"
+"""Delta ``txn`` id that records up to which version ``FOREIGN`` was checked."""
 _NUMBER_MAX = 2**63 - 1
 """The largest version of a Delta ``txn`` action."""
 

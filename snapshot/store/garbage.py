@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
-from snapshot.errors import ConflictError
-from snapshot.records import OLDEST
+from snapshot.errors import ConflictError, DataLostError
+from snapshot.records import CHECKED, FOREIGN, OLDEST
 from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tag
@@ -63,8 +63,11 @@ def commit_expiry(files: TableFiles, oldest: int) -> int | None:
         if files.oldest(fresh=False) >= oldest:
             return None
         info = {"kind": "expire", "rows": 0, "oldest": oldest}
+        transactions = [(OLDEST, oldest)]
+        if not files.spec.has_key:
+            transactions += _checked(files, oldest, newest)
         try:
-            files.log.commit(newest + 1, add=[], info=info, transactions=[(OLDEST, oldest)], data_change=False)
+            files.log.commit(newest + 1, add=[], info=info, transactions=transactions, data_change=False)
         except ConflictError:
             continue
         return newest + 1
@@ -109,16 +112,44 @@ def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
 def _not_added_again(files: TableFiles, found: tuple[DataFile, ...], oldest: int) -> tuple[DataFile, ...]:
     """Leave out files that versions after ``oldest`` added to an append table again, as Delta's ``RESTORE`` does.
 
-    A file may have been removed once more since, so every version is read, if any file was found at all.
+    A file may have been removed once more since, so the versions are read, if any file was found at all: those that no
+    expiry has checked, or all if another Delta writer is known to have added files after ``oldest``.
     """
     newest = files.base_table.version() if found else oldest
     again: set[str] = set()
-    with nullcontext() if files.storage.is_local else ThreadPoolExecutor(_READERS) as pool:
-        for start in range(oldest + 1, newest + 1, _READ_AT_ONCE):
-            versions = range(start, min(start + _READ_AT_ONCE, newest + 1))
-            for commit in (pool.map if pool else map)(files.base_table.commit_at, versions):
-                again |= _paths((*commit.added, *commit.copied))
+    for commit in _commits(files, _first_unchecked(files, oldest), newest):
+        again |= _paths((*commit.added, *commit.copied))
     return _others(found, again)
+
+
+def _first_unchecked(files: TableFiles, oldest: int) -> int:
+    """Return the first version after ``oldest`` in which another Delta writer may have added a file again."""
+    checked = files.base_table.transaction_version(CHECKED)
+    foreign = files.base_table.transaction_version(FOREIGN, fresh=False)
+    if checked is None or foreign is None or foreign > oldest:
+        return oldest + 1
+    return max(oldest, checked) + 1
+
+
+def _checked(files: TableFiles, oldest: int, newest: int) -> list[tuple[str, int]]:
+    """Return the ``txn`` actions that spare later expiries of an append table reading versions up to ``newest``."""
+    checked = files.base_table.transaction_version(CHECKED, fresh=False)
+    foreign = files.base_table.transaction_version(FOREIGN, fresh=False)
+    first = oldest + 1 if checked is None or foreign is None else max(oldest, checked) + 1
+    others = (c.version for c in _commits(files, first, newest) if "kind" not in c.info and (c.added or c.copied))
+    try:
+        return [(FOREIGN, max(others, default=foreign or 0)), (CHECKED, newest)]
+    except DataLostError:
+        # Another expiry, or another writer, has removed entries.
+        return []
+
+
+def _commits(files: TableFiles, first: int, last: int) -> Iterator[Commit]:
+    """Yield commits of an append table, from an object store several at once."""
+    with nullcontext() if files.storage.is_local else ThreadPoolExecutor(_READERS) as pool:
+        for start in range(first, last + 1, _READ_AT_ONCE):
+            versions = range(start, min(start + _READ_AT_ONCE, last + 1))
+            yield from (pool.map if pool else map)(files.base_table.commit_at, versions)
 
 
 def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:

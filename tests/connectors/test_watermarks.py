@@ -91,7 +91,7 @@ def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so
     query: Any, spark: SparkSession
 ) -> None:
     """`table.exec.source.idle-timeout` (default: off): a silent partition follows; back again, it counts again."""
-    spark.conf.set(IDLE_TIMEOUT, "1 s")
+    spark.conf.set(IDLE_TIMEOUT, "3 s")
     assert query((0, 5), (1, 1)) == {}
     until = time.monotonic() + 120
     second = 30

@@ -16,14 +16,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from log_system.files.log import FilesLog
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError
 from snapshot.records import ChangeSet
+from snapshot.store import garbage
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
 from tablestore import create_local
@@ -531,9 +533,10 @@ def test_a_clock_that_was_wrong_neither_keeps_snapshots_nor_expires_them_early(
     assert expire(table, rules_of(table, NOW, 1), dry_run=True).oldest == 7
 
 
+@pytest.mark.parametrize("checked", [False, True], ids=["first expiry", "after another expiry"])
 @pytest.mark.parametrize("tagged", [False, True], ids=["expired", "kept by a tag that is deleted"])
 def test_files_that_another_writer_restored_stay_with_the_snapshots_that_have_them(
-    tmp_path: Path, *, tagged: bool
+    tmp_path: Path, *, tagged: bool, checked: bool
 ) -> None:
     """Delta's RESTORE adds a file again, and a later delete removes it a second time."""
     made = create_local(tmp_path / "t", "id bigint, v string", options={"snapshot.expire-auto": "false"})
@@ -544,14 +547,50 @@ def test_files_that_another_writer_restored_stay_with_the_snapshots_that_have_th
         make_tag(table, "before", 2)
     made.delete("id = 1")
     made.write([{"id": 4, "v": "a"}])
+    if checked:
+        assert expire(table, rules_of(table, NOW, 3)).oldest == 2
     DeltaTable(tmp_path / "t").restore(2)
     made.recover()
     made.delete("id = 1")
     newest = table.files.latest()
-    assert newest == 7
+    assert newest == 7 + checked
     expire(table, rules_of(table, NOW, 4))
     if tagged:
         delete_tag(table, "before")
-    for snapshot, ids in ((5, [1, 2]), (6, [1, 2]), (7, [2])):
+    for snapshot, ids in ((newest - 2, [1, 2]), (newest - 1, [1, 2]), (newest, [2])):
         assert [n for n, _ in content(TableContext.open(str(tmp_path / "t")), snapshot)] == ids
-    assert fed(table, 5) == [6, 7]
+    assert fed(table, newest - 2) == [newest - 1, newest]
+
+
+def test_an_expiry_reads_no_version_that_another_one_has_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if another Delta writer added files since the oldest snapshot, which may be old ones, all are read again."""
+    made = create_local(tmp_path / "t", "id bigint", options={"snapshot.expire-auto": "false"})
+    table = TableContext.open(str(tmp_path / "t"))
+    spans: list[tuple[int, int]] = []
+    commits = garbage._commits
+
+    def counted(files: TableFiles, first: int, last: int) -> Any:
+        spans.append((first, last))
+        return commits(files, first, last)
+
+    monkeypatch.setattr(garbage, "_commits", counted)
+
+    def expired(keep: int) -> list[tuple[int, int]]:
+        for number in range(3):
+            made.write([{"id": number}])
+            made.delete(f"id = {number}")
+        spans.clear()
+        expire(table, rules_of(table, NOW, keep))
+        return spans.copy()
+
+    # The expiry is version 7.
+    assert expired(4) == [(4, 6), (7, 7)]
+    assert expired(8) == [(7, 13), (14, 14)]
+    for _ in range(4):
+        write_deltalake(tmp_path / "t", pa.table({"id": [9]}), mode="append")
+    # Versions 15 to 18 are foreign. The oldest is 16, then 17, then 35.
+    assert expired(9) == [(17, 24), (17, 25)]
+    assert expired(14) == [(25, 31), (18, 32)]
+    assert expired(4) == [(36, 38), (39, 39)]
