@@ -149,8 +149,9 @@ class LocalTable(LocalTableReader):
 
         Args:
             data: The table's columns, in any order: a pandas or polars frame, a PyArrow table, batch, batches or
-                reader, a DuckDB relation, a list of dicts, or another object with ``__arrow_c_stream__``. In a
-                table with a key, ``_change_type`` says what each row does, as in ``TableStore.write``.
+                reader, a DuckDB relation, a list or iterator of dicts, or another object with
+                ``__arrow_c_stream__``. In a table with a key, ``_change_type`` says what each row does, as in
+                ``TableStore.write``.
             batch: Name and increasing number of the write, for callers that may repeat it after a crash; see
                 ``TableStore.write``.
 

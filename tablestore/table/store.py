@@ -206,10 +206,10 @@ class TableStore(ReadableTable):
 
         Args:
             frame: The table's columns, in any order, as a Spark, pandas or polars frame, a PyArrow table, batch or
-                reader, a DuckDB relation, a list of dicts, or another object with ``__arrow_c_stream__``; see
-                ``docs/guide/rows.md``. In a table with a key, a column ``_change_type`` (``insert``,
-                ``update_postimage``, ``delete``; ``update_preimage`` is ignored) says what each row does; of several
-                rows of one key the last one counts.
+                reader, a DuckDB relation, a list or iterator of dicts, or another object with
+                ``__arrow_c_stream__``; see ``docs/guide/rows.md``. In a table with a key, a column ``_change_type``
+                (``insert``, ``update_postimage``, ``delete``; ``update_preimage`` is ignored) says what each row does;
+                of several rows of one key the last one counts.
             batch: Name and increasing number of the write, for callers that may repeat it after a crash. A number not
                 greater than the last one committed under the name is skipped with a warning. A query that starts over
                 with a new checkpoint counts from 0 again and needs a new name.

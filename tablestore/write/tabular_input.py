@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +18,14 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.write.arrow_input import check_names
-from tablestore.write.value_casts import array_of, can_cast, cast_array, check_cast, without_encoding
+from tablestore.write.value_casts import array_of, can_cast, cast_array, check_cast, is_missing, without_encoding
 
 Tabular = Any
-"""Rows: a Spark, pandas or polars frame, a PyArrow table, batch or reader, a DuckDB relation, a list of dicts, a list
-or an iterator of record batches, or any other object with ``__arrow_c_stream__``."""
+"""Rows: a Spark, pandas or polars frame, a PyArrow table, batch or reader, a DuckDB relation, a list or an iterator of
+dicts or of record batches, or any other object with ``__arrow_c_stream__``."""
+
+_BATCH_ROWS = 16_384
+"""Rows of an iterator of dicts that are held at once."""
 
 logger = logging.getLogger("tablestore")
 _Column = Any  # an Arrow array or, where the values have no type of their own, a list
@@ -37,13 +40,16 @@ def is_pandas(data: object) -> bool:
 def read_tabular(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader:
     """Return rows for a write, with the given columns in the table's types; not for Spark frames.
 
-    An Arrow stream is read batch by batch: a value that does not fit raises when the reader gets there.
+    Streams and iterators are read batch by batch: a value that does not fit raises when the reader gets there.
 
     Raises:
         InvalidInputError: the object is not tabular; a column is missing, unknown or of another type; a value does not
             fit.
     """
     fields = _fields(spec)
+    first, data = _first_of(data)
+    if isinstance(first, dict):
+        return _reader_of_rows(data, spec)
     source = _opened(data, spec)
     check_names(_names(source), spec)
     if isinstance(source, dict):
@@ -74,7 +80,8 @@ def open_loosely(data: Tabular, spec: TableSpec) -> pa.Table | pa.RecordBatchRea
     Raises:
         InvalidInputError: the object is not tabular, or a column's values are of several types.
     """
-    fields, source = _fields(spec), _opened(data, spec)
+    first, data = _first_of(data)
+    fields, source = _fields(spec), _opened(list(data) if isinstance(first, dict) else data, spec)
     _names(source)
     if isinstance(source, dict):
         loose = {n: _fitted_or_own(n, values, fields) for n, values in source.items()}
@@ -145,12 +152,60 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
             return spec.arrow.empty_table().to_reader()
         if isinstance(first, pa.RecordBatch):
             return pa.RecordBatchReader.from_batches(first.schema, _alike(first.schema, chain([first], data)))
+    raise _not_rows(data)
+
+
+def _not_rows(data: object) -> InvalidInputError:
     msg = (
         "rows: expected a Spark, pandas or polars DataFrame, a PyArrow Table, RecordBatch or RecordBatchReader, a "
-        "DuckDB relation, a list of dicts, record batches or another object with __arrow_c_stream__, got "
+        "DuckDB relation, a list or iterator of dicts, record batches or another object with __arrow_c_stream__, got "
         f"{_described(data)}."
     )
-    raise InvalidInputError(msg)
+    return InvalidInputError(msg)
+
+
+def _first_of(data: Tabular) -> tuple[object, Tabular]:
+    """Return the first item of an iterator, else None, and the data with that item.
+
+    Raises:
+        InvalidInputError: the item is neither a dict nor a record batch.
+    """
+    first = next(data, None) if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__") else None
+    if first is None:
+        return None, data
+    if not isinstance(first, dict | pa.RecordBatch):
+        raise _not_rows(data)
+    return first, chain([first], data)
+
+
+def _reader_of_rows(rows: Iterator[object], spec: TableSpec) -> pa.RecordBatchReader:
+    """Return an iterator of dicts as a stream whose columns are those of its first ``_BATCH_ROWS`` rows."""
+    fields = _fields(spec)
+    chunk = list(islice(rows, _BATCH_ROWS))
+    names = _names(_opened(chunk, spec))
+    check_names(names, spec)
+    target = pa.schema([fields[name.lower()].with_nullable(True) for name in names])
+
+    def batches(held: list[object]) -> Iterator[pa.RecordBatch]:
+        begin = 0
+        while held:
+            columns = _opened(held, spec)
+            assert isinstance(columns, dict)
+            if unknown := [name for name in columns if name not in names]:
+                msg = f"rows: unknown columns {unknown} after row {begin}; the rows before have {names}."
+                raise InvalidInputError(msg)
+            try:
+                arrays = [_fitted(name, columns.get(name, [None] * len(held)), fields) for name in names]
+            except InvalidInputError as error:
+                if not begin:
+                    raise
+                msg = f"{error} Rows are counted from row {begin} of the iterator."
+                raise InvalidInputError(msg) from error
+            yield pa.RecordBatch.from_arrays(arrays, schema=target)
+            begin += len(held)
+            held = list(islice(rows, _BATCH_ROWS))
+
+    return pa.RecordBatchReader.from_batches(target, batches(chunk))
 
 
 def _alike(schema: pa.Schema, batches: Iterable[object]) -> Iterator[pa.RecordBatch]:
@@ -180,7 +235,7 @@ _HINTS = {
     "Dataset": "call its scanner().to_reader()",
     "Scanner": "call its to_reader()",
     "dict": "put a row into a list, or columns into pyarrow.table()",
-    "generator": "yield record batches, or put rows into a list",
+    "generator": "yield dicts or record batches",
     "Series": "call its to_frame()",
     "Path": "read the file first, for example with pyarrow.parquet.read_table()",
     "str": "read a file first, for example with pyarrow.parquet.read_table()",
@@ -215,11 +270,8 @@ def _columns_of_pandas(frame: Any) -> dict[str, _Column]:
 
 def _present(values: list[Any]) -> list[Any]:
     """Return values with None for pandas' markers of missing values, which rows made from a frame may have."""
-    pandas = sys.modules.get("pandas")
-    if pandas is None:
-        return values
-    missing = {id(pandas.NA), id(pandas.NaT)}
-    return [None if id(value) in missing else value for value in values]
+    missing = {kind for kind in set(map(type, values)) if is_missing(kind)}
+    return [None if type(value) in missing else value for value in values] if missing else values
 
 
 def _names(source: pa.RecordBatchReader | dict[str, _Column]) -> list[str]:

@@ -161,7 +161,7 @@ def _check_values(values: Sequence[object], to: pa.DataType, path: str) -> None:
     kinds = set(map(type, values)) - {type(None)}
     if wrong := {kind for kind in kinds if not _accepts(to, kind)}:
         row, kind = next((row, type(value)) for row, value in enumerate(values) if type(value) in wrong)
-        advice = "write None instead" if kind.__name__ in _MISSING else "convert it before writing"
+        advice = "write None instead" if is_missing(kind) else "convert it before writing"
         msg = f"column {path!r}: expected {to}, got a Python {kind.__name__} in row {row}; {advice}."
         raise InvalidInputError(msg)
     if is_.is_timestamp(to):
@@ -170,12 +170,13 @@ def _check_values(values: Sequence[object], to: pa.DataType, path: str) -> None:
         _check_values(*child)
 
 
-_MISSING: Final = ("NaTType", "NAType")
-"""Classes of pandas' markers of missing values. NaT is a datetime to Python, but has no time."""
+def is_missing(kind: type) -> bool:
+    """Return whether a class is that of a pandas marker of missing values. NaT is a datetime to Python."""
+    return kind.__name__ in ("NaTType", "NAType")
 
 
 def _accepts(to: pa.DataType, kind: type) -> bool:
-    if kind.__name__ in _MISSING:
+    if is_missing(kind):
         return False
     if issubclass(kind, dt.datetime):
         return bool(is_.is_timestamp(to))

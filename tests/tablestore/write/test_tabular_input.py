@@ -169,7 +169,10 @@ def test_not_a_number_is_a_number_except_in_pandas() -> None:
         (dataset.dataset(PAIRS), "int", r"got a InMemoryDataset; call its scanner\(\).to_reader\(\)"),
         (dataset.dataset(PAIRS).scanner(), "int", r"got a Scanner; call its to_reader\(\)"),
         (iter([1]), "int", "got a list_iterator"),
-        (({"x": n} for n in range(2)), "int", "got a generator; yield record batches, or put rows into a list"),
+        ((n for n in range(2)), "int", "got a generator; yield dicts or record batches"),
+        (iter([{"x": 1}, 5]), "int", r"got a list of \['dict', 'int'\]"),
+        (iter([{"x": 1}, {"x": "a"}]), "int", "column 'x': expected int32, got a Python str in row 1"),
+        (iter([{"y": 1}]), "int", r"missing \['x'\] and unknown \['y'\]"),
         ([PAIRS, PAIRS], "int", r"got a list of \['Table'\]; make one table of them"),
         (Path("x.parquet"), "int", "got a PosixPath; read the file first"),
     ],
@@ -197,6 +200,31 @@ def test_a_reader_is_read_batch_by_batch_and_its_types_are_checked_first() -> No
     assert (reader.read_next_batch()["x"].to_pylist(), taken) == ([1], [1])
     with pytest.raises(InvalidInputError, match="column 'x': expected int32, got int64 with a value"):
         reader.read_all()
+
+
+def test_rows_of_an_iterator_are_read_by_the_batch() -> None:
+    taken = []
+
+    def given(last: object) -> Iterator[dict[str, object]]:
+        for number in range(40_000):
+            taken.append(number)
+            yield {"X": number, "y": pandas.NA} if number < 20_000 else {"X": number}
+        yield {"X": last} if isinstance(last, str) else {"z": last}
+
+    spec = spec_of("x bigint, y string")
+    reader = read_tabular(given(""), spec)
+    first = reader.read_next_batch()
+    assert first.schema == pa.schema([("x", pa.int64()), ("y", pa.string())])
+    assert 0 < first.num_rows == len(taken) < 20_000
+    second = reader.read_next_batch()
+    assert second["x"].to_pylist() == taken[first.num_rows :]
+    assert second["y"].null_count == second.num_rows
+    with pytest.raises(InvalidInputError, match=r"'x': .* a Python str in row 7232; .* counted from row 32768 of"):
+        reader.read_all()
+    with pytest.raises(InvalidInputError, match=r"unknown columns \['z'\] after row 32768; .* have \['X', 'y'\]"):
+        read_tabular(given(1), spec).read_all()
+    assert read_tabular(iter([]), spec).read_all().num_rows == 0
+    assert read_loosely(iter([{"x": 1, "z": 2}]), spec).to_pylist() == [{"x": 1, "z": 2}]
 
 
 def test_batches_of_an_iterator_have_one_schema() -> None:
