@@ -21,6 +21,8 @@ from snapshot.delta.txn import recorded
 
 INFO_KEY = "tablestore"
 """Key in ``commitInfo`` under which this program stores its own facts about a commit."""
+NOTE = "userMetadata"
+"""Key in ``commitInfo`` of a text that Delta's ``DESCRIBE HISTORY`` shows in a column of this name."""
 NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 FINGERPRINT_DIGITS = 16
@@ -175,7 +177,13 @@ def entry_of(version: int) -> str:
 
 
 def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ``commitInfo`` action with the time of the commit and this program's own facts about it."""
+    """Return a ``commitInfo`` action with the time of the commit and this program's own facts about it.
+
+    Args:
+        now_ms: the time, in milliseconds since the epoch.
+        operation: the operation as Delta names it.
+        info: the facts; the text under ``NOTE`` is for readers of Delta's history.
+    """
     parameters = {"mode": "Append"} if operation == "WRITE" else {}
     fields = {
         "timestamp": now_ms,
@@ -185,7 +193,13 @@ def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[st
         # As Spark's Delta does: every entry has a unique text, so an entry that is read back shows who wrote it.
         "txnId": str(uuid.uuid4()),
     }
-    return {"commitInfo": {**fields, INFO_KEY: json.dumps(dict(info))}}
+    return {"commitInfo": fields | facts(info)}
+
+
+def facts(info: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of ``commitInfo`` that hold the facts about a commit and its note."""
+    note = {NOTE: str(info[NOTE])} if NOTE in info else {}
+    return {INFO_KEY: json.dumps({name: value for name, value in info.items() if name != NOTE}), **note}
 
 
 def metadata(

@@ -8,7 +8,6 @@ each refresh and commit: a commit takes 3 ms at first and 11 ms after 1,000 vers
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 import uuid
@@ -21,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
-from snapshot.delta.entries import INFO_KEY, Commit, DataFile, entry_of, files_after, parse_commit
+from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, parse_commit
 from snapshot.delta.land import land, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
@@ -87,7 +86,7 @@ class DeltaLog:
                 raise_if_key_not_exists=False,
                 # A retry after a lost response would commit the same again as version 1.
                 commit_properties=CommitProperties(
-                    custom_metadata={INFO_KEY: json.dumps({**info, "commit": commit_id})}, max_commit_retries=0
+                    custom_metadata=entries.facts({**info, "commit": commit_id}), max_commit_retries=0
                 ),
             )
         except (DeltaError, OSError) as error:

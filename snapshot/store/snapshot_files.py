@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
+from snapshot.delta.entries import NOTE
 from snapshot.delta.log import DataFile
 from snapshot.schema.system_columns import SNAPSHOT
 
+MERGED_THROUGH = "merged-through"
 _COMBINED = re.compile(r"\d+-since-(\d+)-.*")
 
 
@@ -31,6 +34,15 @@ class SnapshotFiles:
     base: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
     tombstones: tuple[DataFile, ...] = ()
+
+
+def merged_info(kind: str, snapshot: int) -> dict[str, Any]:
+    """Return the facts about a commit to a key table's base table, which holds the rows as of a snapshot."""
+    note = (
+        f"Rows as of snapshot {snapshot}. These are versions of the base table only; the table's snapshots: "
+        "TableStore.history(), open_local(...).history(), or 'tablestore snapshots' on the command line."
+    )
+    return {"kind": kind, MERGED_THROUGH: snapshot, NOTE: note}
 
 
 def combined_prefix(bucket: int, first: int) -> str:

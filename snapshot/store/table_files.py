@@ -20,13 +20,12 @@ from snapshot.staging.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
 from snapshot.store.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign
 from snapshot.store.commit import ATTEMPTS_MAX, as_snapshot
-from snapshot.store.snapshot_files import SnapshotFiles, snapshots_of
+from snapshot.store.snapshot_files import MERGED_THROUGH, SnapshotFiles, merged_info, snapshots_of
 from snapshot.store.tags import Tags
 from snapshot.store.truncate_changes import TRUNCATES, TruncatedChanges
 
 __all__ = ["MERGED_THROUGH", "SnapshotFiles", "TableFiles"]
 
-MERGED_THROUGH = "merged-through"
 TABLE = "table"
 """Key in the first commit of a Delta table: the id of the table that it belongs to."""
 
@@ -82,7 +81,7 @@ class TableFiles:
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         in_root = {EXACT_BOUNDS: "true"}
         if spec.has_key:
-            info = {"kind": "create", MERGED_THROUGH: 0, TABLE: spec.table_id}
+            info = {**merged_info("create", 0), TABLE: spec.table_id}
             # If two processes create a table here at once, this commit decides.
             columns = root_schema(spec)
             DeltaLog.create(

@@ -24,8 +24,8 @@ from snapshot.staging.tombstones import GatherTask, gather
 from snapshot.storage import Storage
 from snapshot.store.lookup import base_file
 from snapshot.store.replace_files import replace_files
-from snapshot.store.snapshot_files import SnapshotFiles
-from snapshot.store.table_files import MERGED_THROUGH, TableFiles, root_schema
+from snapshot.store.snapshot_files import SnapshotFiles, merged_info
+from snapshot.store.table_files import TableFiles, root_schema
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
@@ -102,7 +102,7 @@ def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
     # Step 2.
     touched = {str(task.bucket) for task in tasks}
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
-    info = {"kind": "compact", MERGED_THROUGH: layout.snapshot}
+    info = merged_info("compact", layout.snapshot)
     try:
         _commit_root(files, spec, layout.root_version + 1, info, add=added, remove=removed)
     except ConflictError:
@@ -141,7 +141,7 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
     if not spec.past or files.base_table.has_schema(root_schema(spec)):
         return
     try:
-        info = {"kind": "alter", MERGED_THROUGH: layout.merged_through}
+        info = merged_info("alter", layout.merged_through)
         _commit_root(files, spec, layout.root_version + 1, info)
     except ConflictError:
         logger.info(

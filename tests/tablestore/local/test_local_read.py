@@ -17,6 +17,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
@@ -27,7 +28,7 @@ from snapshot.schema.evolution import AddColumn, DropColumn, RenameColumn
 from snapshot.schema.json_types import arrow_columns, sql_columns
 from snapshot.schema.system_columns import SEQ
 from snapshot.staging.stage import change_file_schema
-from tablestore import open_local
+from tablestore import create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
@@ -481,3 +482,13 @@ def test_a_reader_that_waits_while_the_last_split_ends_does_not_wait_any_longer(
     begun = time.monotonic()
     assert [batch.num_rows for batch in read_splits([EndsLate(), EndsLate()], 2)] == [1, 1]
     assert time.monotonic() - begun < PATIENCE_SECONDS
+
+
+def test_the_delta_history_of_a_base_table_says_where_the_history_is(tmp_path: Path) -> None:
+    table = create_local(tmp_path / "t", "id bigint", primary_key="id", options={"compaction.auto": "false"})
+    for number in (1, 2):
+        table.write([{"id": number}])
+    assert table.compact() is not None
+    notes = [version["userMetadata"] for version in DeltaTable(table.path).history()]
+    assert [note.partition(".")[0] for note in notes] == ["Rows as of snapshot 2", "Rows as of snapshot 0"]
+    assert all("TableStore.history()" in note for note in notes)
