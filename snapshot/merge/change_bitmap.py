@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +40,35 @@ class ChangeBitmap:
     rows: KeyBitmap | None
 
 
+@dataclass
+class FileChanges:
+    """The keys of a change file.
+
+    Attributes:
+        path: the file's path.
+        snapshot: the snapshot that it belongs to.
+        keys: the key of each row.
+        kinds: the kind of each row; None if all rows are inserts, or all are updates.
+        current: for each row, whether it is a row of the snapshot that is read.
+    """
+
+    path: str
+    snapshot: int
+    keys: pa.Array
+    kinds: np.ndarray | None
+    current: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """The number of rows but UPDATE_BEFORE ones."""
+        return len(self.keys) if self.kinds is None else int(np.count_nonzero(self.kinds != RowKind.UPDATE_BEFORE))
+
+    def named(self) -> np.ndarray:
+        """Return the keys of all rows but UPDATE_BEFORE ones, as numbers."""
+        numbers = numbers_of(self.keys)
+        return numbers if self.kinds is None else numbers[self.kinds != RowKind.UPDATE_BEFORE]
+
+
 def change_bitmap(storage: Storage, files: Sequence[DataFile], key: str, *, threads: int) -> ChangeBitmap | None:
     """Return the bitmaps of a snapshot's changes; None if the range of their keys is too large for a bitmap.
 
@@ -53,59 +84,106 @@ def change_bitmap(storage: Storage, files: Sequence[DataFile], key: str, *, thre
         UnavailableError: a file cannot be read.
     """
     changes = [(storage.path(file.path), int(file.partition.get(SNAPSHOT) or 0)) for file in files]
-    return bitmap_of(storage, changes, key, threads=threads)
-
-
-def bitmap_of(storage: Storage, files: Sequence[tuple[str, int]], key: str, *, threads: int) -> ChangeBitmap | None:
-    """Return what ``change_bitmap`` does, given the path and the snapshot of each file."""
-    threads = min(threads, len(files))
-    with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
-        # Many small buckets are read one after another: a thread would take as long to start as to read a file.
-        read = list((pool.map if pool else map)(lambda file: _read(storage, file[0], key), files))
-    keys, kinds, seqs = (np.concatenate([each[number] for each in read]) for number in range(3))
-    is_change = kinds != RowKind.UPDATE_BEFORE
-    named = keys[is_change]
-    ends = pa.array([named.min(), named.max()] if len(named) else [None, None], pa.int64())
-    changed = KeyBitmap.of(ends, [pa.array(named)])
-    if changed is None:
+    found = current_changes(storage, changes, key, threads=threads)
+    if found is None:
         return None
-    if len(changed) == len(named):
+    changed, read = found
+    if len(changed) == sum(each.count for each in read):
         return ChangeBitmap(changed, None)
-    stands = is_change & (kinds != RowKind.DELETE)
-    snapshots = np.repeat([snapshot for _, snapshot in files], [len(each[0]) for each in read])
-    # Only the changes of keys that changed more than once are put in order.
-    repeated = _repeated(changed, [each[0][each[1] != RowKind.UPDATE_BEFORE] for each in read])
-    some = np.flatnonzero(is_change)
-    some = some[~np.asarray(repeated.lacks(pa.array(named)))]
-    order = some[np.lexsort((seqs[some], snapshots[some], keys[some]))]
-    stands[order[:-1][np.diff(keys[order]) == 0]] = False
-    rows = KeyBitmap(0, len(stands))
-    rows.add(np.flatnonzero(stands))
+    rows = KeyBitmap(0, sum(len(each.keys) for each in read))
+    rows.add(np.flatnonzero(np.concatenate([each.current for each in read])))
     return ChangeBitmap(changed, rows)
 
 
-def _repeated(changed: KeyBitmap, files: Sequence[np.ndarray]) -> KeyBitmap:
-    """Return the keys that occur more than once, given all keys and those of each file; all keys if a file repeats one.
+def current_changes(
+    storage: Storage, files: Sequence[tuple[str, int]], key: str, *, threads: int
+) -> tuple[KeyBitmap, list[FileChanges]] | None:
+    """Return the keys of all changes as a bitmap, and for each file its keys and which of its rows are current.
 
-    Files rarely repeat a key, and bitmaps find what several of them have in a fifth of the time of a sort.
+    Snapshots are gone through from the newest to the oldest: a row is current if no newer one has its key.
+
+    Args:
+        storage: where the files are.
+        files: the path and the snapshot of each file.
+        key: as for ``change_bitmap``, and so are the number of threads and the errors.
+        threads: number of files to read concurrently.
+
+    Returns:
+        None if the range of keys is too large for a bitmap.
     """
-    seen, repeated = (KeyBitmap(changed.low, changed.high) for _ in range(2))
-    count = len(changed)
-    for keys in files:
-        again = keys[~np.asarray(seen.lacks(pa.array(keys)))]
-        repeated.add(again)
-        seen.add(keys)
-        count += len(again)
-    return repeated if count == sum(map(len, files)) else changed
+    threads = min(threads, len(files))
+    with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+        # Many small buckets are read one after another: a thread would take as long to start as to read a file.
+        read = list((pool.map if pool else map)(lambda file: _read(storage, file[0], file[1], key), files))
+    named = [each.named() for each in read]
+    ends = [end for keys in named if len(keys) for end in (int(keys.min()), int(keys.max()))]
+    changed = KeyBitmap.between(min(ends, default=0), max(ends, default=0))
+    if changed is None:
+        return None
+    known = 0
+    order = sorted(range(len(read)), key=lambda number: -read[number].snapshot)
+    for _, numbers in groupby(order, key=lambda number: read[number].snapshot):
+        together = list(numbers)
+        for number in together if known else ():
+            read[number].current &= ~changed.holds(numbers_of(read[number].keys))
+        for number in together:
+            changed.add(named[number])
+        before, known = known, len(changed)
+        if known - before != sum(np.count_nonzero(read[number].current) for number in together):
+            _keep_last(storage, [read[number] for number in together])
+    for each in read:
+        if each.kinds is not None:
+            each.current &= each.kinds != RowKind.DELETE
+    return changed, read
 
 
-def _read(storage: Storage, path: str, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the keys of a change file as numbers, and its ``_kind`` and ``_seq`` columns."""
-    with parquet_errors(path, is_local=storage.is_local):
-        with storage_errors(path, "read"), storage.filesystem.open(path, "rb") as source:
-            table = pq.ParquetFile(source).read(columns=[key, KIND, SEQ])
-        keys, kinds, seqs = (table.column(name).combine_chunks() for name in (key, KIND, SEQ))
-    return numbers_of(keys), kinds.to_numpy(), seqs.to_numpy()
+def _keep_last(storage: Storage, files: Sequence[FileChanges]) -> None:
+    """Keep the last current row of each key, given all files of a snapshot that has several rows of one key."""
+    keys = np.concatenate([numbers_of(each.keys) for each in files])
+    seqs = np.concatenate([_seqs(storage, each.path) for each in files])
+    current = np.concatenate([each.current for each in files])
+    some = np.flatnonzero(current)
+    order = some[np.lexsort((seqs[some], keys[some]))]
+    current[order[:-1][np.diff(keys[order]) == 0]] = False
+    ends = np.cumsum([len(each.keys) for each in files])
+    for each, part in zip(files, np.split(current, ends[:-1]), strict=True):
+        each.current = part
+
+
+def _read(storage: Storage, path: str, snapshot: int, key: str) -> FileChanges:
+    """Read the keys of a change file and, where they differ, the kinds of its rows."""
+    with _opened(storage, path) as file:
+        same = _is_one_kind(file.metadata)
+        columns = file.read(columns=[key] if same else [key, KIND], use_threads=False)
+        keys = columns.column(key).combine_chunks()
+        kinds = None if same else columns.column(KIND).to_numpy()
+    current = np.ones(len(keys), bool) if kinds is None else kinds != RowKind.UPDATE_BEFORE
+    return FileChanges(path, snapshot, keys, kinds, current)
+
+
+def _seqs(storage: Storage, path: str) -> np.ndarray:
+    with _opened(storage, path) as file:
+        return np.asarray(file.read(columns=[SEQ], use_threads=False).column(SEQ).to_numpy())
+
+
+@contextmanager
+def _opened(storage: Storage, path: str) -> Iterator[pq.ParquetFile]:
+    with parquet_errors(path, is_local=storage.is_local), ExitStack() as stack:
+        source: Any = path
+        if not storage.is_local:
+            stack.enter_context(storage_errors(path, "read"))
+            source = stack.enter_context(storage.filesystem.open(path, "rb"))
+        yield stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
+
+
+def _is_one_kind(metadata: pq.FileMetaData) -> bool:
+    """Return whether all rows of a file are inserts, or all of them updates, by its statistics."""
+    place = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}[KIND]
+    found: set[int | None] = set()
+    for number in range(metadata.num_row_groups):
+        bounds = metadata.row_group(number).column(place).statistics
+        found |= {bounds.min, bounds.max} if bounds is not None and bounds.has_min_max else {None}
+    return found in ({RowKind.INSERT}, {RowKind.UPDATE_AFTER})
 
 
 @contextmanager

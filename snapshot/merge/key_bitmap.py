@@ -24,7 +24,7 @@ class KeyBitmap:
         """Create an empty set of keys between ``low`` and ``high``."""
         self.low = low
         self.high = high
-        self._bits = np.zeros((((high - low) >> 6) + 1) << 3, np.uint8)
+        self._bits = np.zeros((((high - low + 1) >> 6) + 1) << 3, np.uint8)
 
     @staticmethod
     def can_hold(data_type: pa.DataType) -> bool:
@@ -43,12 +43,16 @@ class KeyBitmap:
             The set; None if the range of keys is too large.
         """
         low, high = (0, 0) if ends.null_count else map(int, numbers_of(ends))
-        if high - low >= _SPAN_MAX:
-            return None
-        bitmap = cls(low, high)
-        for some in keys:
-            bitmap.add(numbers_of(some))
+        bitmap = cls.between(low, high)
+        if bitmap is not None:
+            for some in keys:
+                bitmap.add(numbers_of(some))
         return bitmap
+
+    @classmethod
+    def between(cls, low: int, high: int) -> Self | None:
+        """Return an empty set of keys between ``low`` and ``high``; None if the range is too large."""
+        return cls(low, high) if high - low < _SPAN_MAX else None
 
     @property
     def words(self) -> np.ndarray:
@@ -68,15 +72,18 @@ class KeyBitmap:
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return int(np.bitwise_count(self._bits).sum(dtype=np.int64))
+        return int(np.bitwise_count(self._bits.view(np.uint64)).sum(dtype=np.int64))
+
+    def holds(self, numbers: np.ndarray) -> np.ndarray:
+        """Return for each number (int64) whether it is in the set."""
+        # A number below the smallest key becomes a very large one, and all too large ones the bit after the last.
+        after = np.uint64(self.high - self.low + 1)
+        places = np.minimum((numbers - self.low).view(np.uint64), after).view(np.int64)
+        return np.asarray(self._bits[places >> 3] & _bit(places), bool)
 
     def lacks(self, keys: pa.Array) -> pa.Array:
         """Return a mask of the keys that are not in the set; no key may be NULL."""
-        numbers = numbers_of(keys)
-        near = (numbers >= self.low) & (numbers <= self.high)
-        places = np.where(near, numbers - self.low, 0)
-        present = (self._bits[places >> 3] & _bit(places)).astype(bool)
-        return pa.array(~(present & near))
+        return pa.array(~self.holds(numbers_of(keys)))
 
     def mask(self, start: int, length: int) -> pa.Array:
         """Return for each of the keys from ``start`` on whether it is in the set, without a copy.

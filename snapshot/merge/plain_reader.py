@@ -7,15 +7,18 @@ in DuckDB (``MergeReader``), with the same result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapshot.merge.change_bitmap import ChangeBitmap, bitmap_of, parquet_errors
+from snapshot.merge.change_bitmap import FileChanges, current_changes, parquet_errors
 from snapshot.merge.duckdb_engine import BATCH_ROWS
-from snapshot.merge.key_bitmap import KeyBitmap
+from snapshot.merge.key_bitmap import KeyBitmap, numbers_of
 from snapshot.merge.merge_reader import BaseFile, ChangeFile
-from snapshot.row_kind import KIND, RowKind
+from snapshot.row_kind import KIND
 from snapshot.schema.system_columns import SEQ, relabelled
 from snapshot.storage import Storage
 
@@ -54,62 +57,92 @@ def plain_rows(
     counts = [_has(file.path, [*needed, *system]) for file in changes]
     if not all(counts) or sum(counts) > _CHANGES_MAX:
         return None
-    bits = None
+    changed: KeyBitmap | None = None
+    read: Sequence[FileChanges] = ()
     if changes and key is not None:
-        bits = bitmap_of(storage, [(file.path, file.snapshot) for file in changes], key.name, threads=1)
-        if bits is None:
+        found = current_changes(storage, [(file.path, file.snapshot) for file in changes], key.name, threads=1)
+        if found is None:
             return None
+        changed, read = found
     wanted = pa.schema([named for named, _ in fields])
-    return _rows(base, changes if emit_changes else (), wanted, stored, key, bits)
+    return chain(
+        _base_rows(base, wanted, stored, key, changed),
+        _changed_rows(read if emit_changes else (), wanted, stored, key),
+    )
 
 
-def _rows(
+def _base_rows(
     base: Sequence[BaseFile],
-    changes: Sequence[ChangeFile],
     wanted: pa.Schema,
     stored: Sequence[pa.Field],
     key: pa.Field | None,
-    bits: ChangeBitmap | None,
+    changed: KeyBitmap | None,
 ) -> Iterator[pa.RecordBatch]:
-    names = [field.name for field in stored]
+    asked = [key.name] if key is not None and changed is not None else []
     for file in base:
-        held = [name for name in names if name not in file.partition_values]
-        for batch in _batches(file.path, [*held, *([key.name] if bits and key else [])]):
-            mask = bits.keys.lacks(batch.column(key.name)) if bits and key else None
+        held = [field.name for field in stored if field.name not in file.partition_values]
+        for batch in _batches(file.path, [*held, *asked]):
+            mask = changed.holds(numbers_of(batch.column(asked[0]))) if changed is not None else None
             arrays = [
                 pa.repeat(pa.scalar(file.partition_values[f.name], f.type), batch.num_rows)
                 if f.name in file.partition_values
                 else batch.column(f.name)
                 for f in stored
             ]
-            yield from _kept(arrays, wanted, mask)
-    place = 0
-    for each in changes:
-        for batch in _batches(each.path, [*names, KIND]):
-            kinds = batch.column(KIND).to_numpy()
-            mask = pa.array((kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER))
-            if bits and bits.rows is not None:
-                mask = bits.rows.mask(place, batch.num_rows)
-            place += batch.num_rows
-            yield from _kept([batch.column(name) for name in names], wanted, mask)
+            yield from _kept(arrays, wanted, None if mask is None else ~mask)
 
 
-def _kept(arrays: list[pa.Array], wanted: pa.Schema, mask: pa.Array | None) -> Iterator[pa.RecordBatch]:
+def _changed_rows(
+    changes: Sequence[FileChanges], wanted: pa.Schema, stored: Sequence[pa.Field], key: pa.Field | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the current rows of change files; row groups without any are not read, and keys not again."""
+    others = [field.name for field in stored if key is None or field.name != key.name]
+    for file in changes:
+        for start, rows, batch in _current_batches(file, others):
+            keys = file.keys.slice(start, rows)
+            arrays = [keys if batch is None or f.name not in others else batch.column(f.name) for f in stored]
+            yield from _kept(arrays, wanted, file.current[start : start + rows])
+
+
+def _current_batches(file: FileChanges, columns: Sequence[str]) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
+    """Yield batches with the number of their first row and of their rows; no batch if no columns are wanted."""
+    if not columns:
+        for start in range(0, len(file.keys), BATCH_ROWS):
+            yield start, min(BATCH_ROWS, len(file.keys) - start), None
+        return
+    start = 0
+    with _opened(file.path) as parquet:
+        for group in range(parquet.num_row_groups):
+            end = start + parquet.metadata.row_group(group).num_rows
+            if file.current[start:end].any():
+                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                    yield start, batch.num_rows, batch
+                    start += batch.num_rows
+            start = end
+
+
+def _kept(arrays: list[pa.Array], wanted: pa.Schema, mask: np.ndarray | None) -> Iterator[pa.RecordBatch]:
     batch = pa.RecordBatch.from_arrays(arrays, names=wanted.names)
-    if mask is not None and mask.false_count:
-        batch = batch.filter(mask)
+    if mask is not None and not mask.all():
+        batch = batch.filter(pa.array(mask))
     if batch.num_rows:
         yield relabelled(batch, wanted)
 
 
 def _has(path: str, fields: Sequence[pa.Field]) -> int:
     """Return a file's number of rows if it has all columns with exactly these types, otherwise 0."""
-    with parquet_errors(path), pq.ParquetFile(path) as file:
+    with _opened(path) as file:
         found = file.schema_arrow
         is_same = all(f.name in found.names and found.field(f.name).type == f.type for f in fields)
         return int(file.metadata.num_rows) if is_same and fields else 0
 
 
 def _batches(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with parquet_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with _opened(path) as file:
         yield from file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(columns)), use_threads=False)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    with parquet_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield file

@@ -15,6 +15,7 @@ import pytest
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError
 from snapshot.merge.merge_reader import MergeReader
+from snapshot.staging.parquet_writer import ROW_GROUP_ROWS
 from tablestore import LocalTable
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import MergedSplit
@@ -130,6 +131,22 @@ def test_keys_that_are_far_apart_are_merged_by_duckdb(make: Make) -> None:
     table = make("id bigint, v string, n int", primary_key=["id"], bucket=1, **MANUAL)
     table.write(pa.table({"id": [0, 1 << 40], "v": ["a", "b"], "n": pa.array([1, 2], pa.int32())}))
     assert_same(table, plain=False)
+
+
+def test_row_groups_whose_rows_are_all_replaced_are_skipped(make: Make) -> None:
+    table = make("id bigint, v string, n int", primary_key=["id"], bucket=1, **MANUAL)
+    count = ROW_GROUP_ROWS * 2 + 100
+    ids = np.arange(count)
+    rows = pa.table({"id": ids, "v": pa.array(ids.astype(str)), "n": pa.array(ids % 7, pa.int32())})
+    table.write(rows)
+    table.write(rows.slice(0, ROW_GROUP_ROWS).set_column(2, "n", pa.repeat(pa.scalar(9, pa.int32()), ROW_GROUP_ROWS)))
+    numbers = np.where(ids < ROW_GROUP_ROWS, 9, ids % 7)
+    expected = rows.set_column(2, "n", pa.array(numbers, pa.int32()))
+    for columns in (["id", "v", "n"], ["n", "v"], ["id"]):
+        found = table.to_arrow(columns)
+        assert found.sort_by([(name, "ascending") for name in columns]).equals(
+            expected.select(columns).sort_by([(name, "ascending") for name in columns]).cast(found.schema)
+        )
 
 
 def test_filters_hold_for_current_rows_only(make: Make) -> None:
