@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
+
 from snapshot.errors import TableStoreError
 from snapshot.messages import counted
 from tablestore.service.metrics import ServiceMetrics
@@ -65,6 +67,9 @@ class Service:
     def __enter__(self) -> Service:
         """Start watching."""
         self._lister.start()
+        # With the first value that it converts, PyArrow loads pandas if it is installed, which takes up to a second. No
+        # page shall wait for that.
+        pa.scalar(0)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -150,3 +152,12 @@ def test_tables_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         until(lambda: state_of(service).newest == 2)
         paths.clear()
         until(lambda: service.states == [])
+
+
+def test_no_page_waits_for_pandas() -> None:
+    script = (
+        "import sys; from tablestore.service.service import Service; before = 'pandas' in sys.modules\n"
+        "with Service(list): print(before, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
