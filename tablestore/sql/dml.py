@@ -1,4 +1,4 @@
-"""Runs ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE`` and ``MERGE INTO`` on store tables."""
+"""Runs the statements that change rows of store tables, such as ``DELETE`` and ``MERGE INTO``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from sqlglot import exp
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import InvalidInputError, NotFoundError
 from snapshot.messages import counted
 from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
@@ -30,6 +30,7 @@ from tablestore.sql.parser.statements import (
     Assignments,
     CreateTable,
     Delete,
+    DropPartitions,
     Expression,
     Matching,
     Merge,
@@ -66,6 +67,8 @@ def run_verb(scope: Scope, statement: Verb) -> Result:
             made = table.update(_condition(statement.where, _own(statement), on), values)
         case Truncate():
             made = _store_table(scope, statement.name, statement).truncate()
+        case DropPartitions():
+            made = _drop_partitions(scope, statement)
         case Overwrite():
             made = _overwrite(scope, statement)
         case Merge():
@@ -95,6 +98,54 @@ def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
     table = open_table(scope, name)
     assert isinstance(table, TableStore)
     return table
+
+
+def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None:
+    """Delete the rows of partitions; a value for some of the partition columns selects several.
+
+    Raises:
+        NotFoundError: there is no such table, or none of the partitions has rows, without IF EXISTS.
+        InvalidInputError: a column is no partition column, or a value does not fit it.
+    """
+    if statement.if_exists and scope.find(statement.name) is None:
+        return None
+    table = _store_table(scope, statement.name, statement)
+    where = F.lit(False)
+    for partition in statement.partitions:
+        where = where | _in_partition(_partition_values(scope, table, statement.name, partition))
+    made = table.delete(where)
+    if made is None and not statement.if_there:
+        columns = ", ".join(name for name, _ in statement.partitions[0])
+        msg = (
+            f"table '{statement.name}': DROP PARTITION: no row has these values of {columns}. Say DROP IF EXISTS "
+            "PARTITION if that is no error."
+        )
+        raise NotFoundError(msg)
+    return made
+
+
+def _partition_values(scope: Scope, table: TableStore, name: str, fixed: Assignments) -> dict[str, Column]:
+    """Return the values of partition columns, cast to their types.
+
+    Raises:
+        InvalidInputError: a column is no partition column, or a value does not fit it.
+    """
+    unknown = [column for column, _ in fixed if column not in table.partition_by]
+    if unknown:
+        msg = f"table '{name}': {unknown} are not partition columns; it has {list(table.partition_by)}."
+        raise InvalidInputError(msg)
+    literals = _values(fixed, table.schema, empty(scope.spark, StructType()), {}, name)
+    return {
+        column: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[column].dataType)
+        for column, value in literals.items()
+    }
+
+
+def _in_partition(values: Mapping[str, Column]) -> Column:
+    where = F.lit(True)
+    for name, value in values.items():
+        where = where & F.col(backquoted(name)).eqNullSafe(value)
+    return where
 
 
 def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
@@ -128,11 +179,7 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
         msg = f"INSERT OVERWRITE '{made.name}': {missing} are not columns to insert; expected {list(there)}."
         raise InvalidInputError(msg)
     columns = tuple(there[name] for name in statement.columns) if statement.columns else tuple(there.values())
-    literals = _values(tuple(fixed.items()), table.schema, empty(scope.spark, StructType()), {}, made.name)
-    values = {
-        name: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[name].dataType)
-        for name, value in literals.items()
-    }
+    values = _partition_values(scope, table, made.name, tuple(fixed.items()))
     # `aligned` fills columns fixed by PARTITION (...) with NULL until `withColumns` sets their values: allow NULL.
     loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
     frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns)
@@ -141,10 +188,7 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
         return table.overwrite(frame, dynamic=True)
     if not fixed:
         return table.overwrite(frame)
-    where = F.lit(True)
-    for name, value in values.items():
-        where = where & F.col(backquoted(name)).eqNullSafe(value)
-    return table.overwrite(frame, where)
+    return table.overwrite(frame, _in_partition(values))
 
 
 def _merge(scope: Scope, statement: Merge) -> Snapshot | None:

@@ -38,6 +38,7 @@ from tablestore.sql.parser.statements import (
     Delete,
     Describe,
     Drop,
+    DropPartitions,
     Explain,
     Insert,
     Merge,
@@ -143,7 +144,7 @@ class Catalog:
                 )
             case Explain():
                 return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
-            case Delete() | Update() | Truncate() | Overwrite() | Merge():
+            case Delete() | Update() | Truncate() | DropPartitions() | Overwrite() | Merge():
                 return run_verb(scope, statement)
             case _:
                 return self._define(statement)

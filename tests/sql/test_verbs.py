@@ -51,6 +51,13 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
         WHEN NOT MATCHED BY SOURCE THEN UPDATE SET v = CONCAT(a.v, '!')
     """
     assert run(merge, "a") == [(2, "NEW"), (5, "five!")]
+    catalog.sql("INSERT INTO k VALUES (5, 'we', 4, 4.5), (6, CAST(NULL AS STRING), 1, 1), (7, 'th', 1, 1)")
+    dropped = "ALTER TABLE k DROP PARTITION (day = 'mo'), PARTITION (day = NULL), PARTITION (day = 'xx')"
+    assert [row[0] for row in run(dropped, "k")] == [3, 5, 7]
+    with pytest.raises(NotFoundError, match="no row has these values of day"):
+        catalog.sql("ALTER TABLE k DROP PARTITION (day = 'mo')")
+    for nothing in ("k DROP IF EXISTS PARTITION (day = 'mo')", "IF EXISTS nobody DROP PARTITION (day = 'mo')"):
+        assert catalog.sql(f"ALTER TABLE {nothing}").message == "nothing to change"
     assert catalog.sql("TRUNCATE TABLE k; DELETE FROM k WHERE n > 99").message == "nothing to change"
     assert rows("k") == []
     assert [s.operation for s in catalog.table("a").snapshots()][:2] == ["merge", "overwrite"]
@@ -72,6 +79,8 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
         ("UPDATE a SET v = u.v", r"cannot be evaluated here"),
         ("DELETE FROM a WHERE nothing = 1", r"delete: where 'nothing = 1' cannot be evaluated"),
         ("INSERT OVERWRITE k PARTITION (id = 1) SELECT 1", r"\['id'\] are not partition columns"),
+        ("ALTER TABLE k DROP PARTITION (id = 1)", r"\['id'\] are not partition columns; it has \['day'\]"),
+        ("ALTER TABLE topic DROP PARTITION (id = 1)", r"only rows of a store table can be changed"),
         ("INSERT OVERWRITE k SELECT 1", r"Different number of columns"),
     ):
         with pytest.raises(InvalidInputError, match=message):

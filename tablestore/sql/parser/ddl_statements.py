@@ -264,7 +264,7 @@ class DdlReader(TypeReader, QueryReader):
             columns, places = self._placed("changed")
             return AlterModify(name, columns, if_exists, places)
         if self._take("DROP"):
-            return AlterDrop(name, self._dropped_columns(), if_exists)
+            return self._dropped(name, if_exists)
         what = "SET, RESET, RENAME, ADD, MODIFY or DROP"
         raise self._unexpected(what)
 
@@ -297,9 +297,13 @@ class DdlReader(TypeReader, QueryReader):
             return column, is_key, ColumnPosition(self._name("the name of a column"))
         return column, is_key, None
 
+    def _dropped(self, name: str, if_exists: bool) -> Statement:
+        """Parse what follows DROP in ``ALTER TABLE``."""
+        return AlterDrop(name, self._dropped_columns(), if_exists)
+
     def _dropped_columns(self) -> tuple[str, ...]:
         self._take("COLUMN")
-        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("PARTITION",))
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
         if self._is_word("("):
             return self._list_of(lambda: self._name("the name of a column"))
         return (self._name("the name of a column"),)

@@ -12,6 +12,7 @@ from tablestore.sql.parser.statements import (
     Assignments,
     Delete,
     Doing,
+    DropPartitions,
     Expression,
     Matching,
     Merge,
@@ -19,6 +20,7 @@ from tablestore.sql.parser.statements import (
     Overwrite,
     Place,
     Query,
+    Statement,
     Truncate,
     Update,
     Verb,
@@ -29,7 +31,7 @@ _SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE
 
 
 class VerbReader(DdlReader):
-    """Parser for ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE`` and ``MERGE INTO``."""
+    """Parser for the statements that change rows: ``DELETE``, ``ALTER TABLE ... DROP PARTITION`` and others."""
 
     def _verb(self) -> Verb | None:
         """Parse a statement that changes rows, or return None if none starts here."""
@@ -53,6 +55,21 @@ class VerbReader(DdlReader):
         self._need("SET")
         assignments = self._assignments()
         return Update(name, assignments, self._where(), alias, place)
+
+    def _dropped(self, name: str, if_exists: bool) -> Statement:
+        if not self._is_word("PARTITION", "(") and not self._is_word("IF", "EXISTS"):
+            return super()._dropped(name, if_exists)
+        is_if_there = self._take("IF", "EXISTS")
+        partitions: list[Assignments] = []
+        while not partitions or self._take(","):
+            self._need("PARTITION")
+            partitions.append(self._list_of(self._dropped_value))
+        return DropPartitions(name, tuple(partitions), if_exists, is_if_there)
+
+    def _dropped_value(self) -> tuple[str, Expression]:
+        name = self._name("the name of a partition column")
+        self._need("=")
+        return name, self._value(f"the value of '{name}'")
 
     def _truncate(self) -> Truncate:
         self._need("TABLE")

@@ -27,6 +27,7 @@ from tablestore.sql.parser.statements import (
     Describe,
     Doing,
     Drop,
+    DropPartitions,
     Explain,
     Expression,
     Insert,
@@ -209,6 +210,13 @@ def _(update: Update) -> str:
 @render.register
 def _(truncate: Truncate) -> str:
     return f"TRUNCATE TABLE {backquoted(truncate.name)}"
+
+
+@render.register
+def _(dropped: DropPartitions) -> str:
+    partitions = ", ".join(f"PARTITION ({_assigned(each)})" for each in dropped.partitions)
+    head = f"ALTER TABLE {'IF EXISTS ' * dropped.if_exists}{backquoted(dropped.name)}"
+    return f"{head} DROP {'IF EXISTS ' * dropped.if_there}{partitions}"
 
 
 @render.register

@@ -66,6 +66,23 @@ class Truncate:
     place: Place = field(default=Place(), compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class DropPartitions:
+    """``ALTER TABLE ... DROP PARTITION``.
+
+    Attributes:
+        partitions: the values of columns for each.
+        if_exists: whether a missing table is no error.
+        if_there: whether a missing partition is no error.
+    """
+
+    name: str
+    partitions: tuple[Assignments, ...]
+    if_exists: bool = False
+    if_there: bool = False
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+
 class Matching(StrEnum):
     """The rows that a clause of ``MERGE INTO`` applies to."""
 
@@ -396,7 +413,7 @@ class Merge:
     place: Place = field(default=Place(), compare=False, repr=False)
 
 
-Verb = Delete | Update | Truncate | Overwrite | Merge
+Verb = Delete | Update | Truncate | DropPartitions | Overwrite | Merge
 """Statements that change rows of a store table at once, without a streaming query."""
 
 
