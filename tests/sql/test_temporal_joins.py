@@ -91,7 +91,7 @@ def test_temporal_joins_that_would_be_wrong_are_refused(catalog: Catalog, wire: 
             "without a WATERMARK of 's'",
         ),
         (join.replace(" r ", " o ").replace("o.k = r.k", "TRUE"), "rows have no versions"),
-        (join.replace(" r ", " w "), "a view has no versions"),
+        (join.replace(" r ", " w "), "'r' in it is a table of a connector"),
         (join.replace(" o ", " r AS o ").replace("o.p", "o.ts"), "'o', whose rows change"),
     ]:
         with pytest.raises(InvalidInputError, match=match):

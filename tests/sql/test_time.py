@@ -240,13 +240,44 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
         values(wire, out, [(0, "old"), (2, None), (3, "new"), (3, "old")])
     finally:
         query.stop()
+    catalog.sql("CREATE VIEW s_view AS SELECT * FROM s; CREATE VIEW s_views AS SELECT * FROM s_view")
     for text, match in [
         (f"SELECT v, COUNT(*) FROM ({lookup}) AS l GROUP BY v", "a lookup join, as part of a query"),
         (lookup.replace("o.p", "o.ts"), "a time that is not PROCTIME"),
         (lookup.replace("price", "s"), "rows have no versions"),
+        (
+            lookup.replace("price", "s_views"),
+            "the view 's_view' FOR .*'s' in it is a table of a connector",
+        ),
+        (lookup.replace("price", "s_view").replace("o.p", "o.ts"), "a view has no versions of an event time"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)
+
+
+def test_a_view_of_the_newest_partition_is_looked_up(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """Paimon has an option for this, `lookup.dynamic-partition`; here the view is read again for each micro-batch."""
+    orders, out = topic(), topic()
+    stream(catalog, wire, orders, "o", "id INT, p AS PROCTIME()", [{"id": 1}])
+    stream(catalog, wire, out, "out", "id INT, v INT, w INT", [])
+    catalog.sql(
+        "CREATE TABLE price (day STRING, id INT, v INT, PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day);"
+        "CREATE VIEW newest AS SELECT * FROM price WHERE day = (SELECT MAX(day) FROM price);"
+        "CREATE VIEW named (i, w) AS SELECT id, v * 10 FROM newest;"
+        "INSERT INTO price VALUES ('a', 1, 1), ('a', 2, 2), ('b', 1, 11); SET 'tablestore.trigger' = '0'"
+    )
+    lookup = (
+        "SELECT o.id, d.v, n.w FROM o LEFT JOIN newest FOR SYSTEM_TIME AS OF o.p AS d ON o.id = d.id "
+        "LEFT JOIN named FOR SYSTEM_TIME AS OF o.p AS n ON n.i = o.id"
+    )
+    (query,) = catalog.sql(f"INSERT INTO out {lookup}").queries
+    try:
+        values(wire, out, [(1, 11, 110)])
+        catalog.sql("INSERT INTO price VALUES ('c', 2, 22)")
+        wire.send(orders, [b'{"id":1}', b'{"id":2}'])
+        values(wire, out, [(1, 11, 110), (1, None, None), (2, 22, 220)])
+    finally:
+        query.stop()
 
 
 def values(wire: Wire, topic: str, wanted: list[tuple[Any, ...]]) -> None:

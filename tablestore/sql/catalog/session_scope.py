@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import hashlib
 import re
 import uuid
@@ -75,6 +76,12 @@ class Scope:
     def __getstate__(self) -> dict[str, Any]:
         """Return the definitions and settings without the Spark session, which does not leave its process."""
         return {**self.__dict__, "_spark": None}
+
+    def within(self, spark: SparkSession) -> Scope:
+        """Return the same scope over another Spark session, such as that of a micro-batch."""
+        other = copy.copy(self)
+        other._spark = spark  # noqa: SLF001 - a copy of this object
+        return other
 
     @property
     def checkpoints(self) -> str:

@@ -1,5 +1,7 @@
 """Plans lookup joins: ``JOIN t FOR SYSTEM_TIME AS OF s.proctime``, of a stream with a store table's current rows.
 
+The table may be a view of store tables, such as of those rows that are in the newest partition.
+
 Spark reads a static table as planned at the start of a query. So each micro-batch is joined by itself, with the
 snapshot that is the newest at that time. Results already written are not corrected when the table changes later.
 Tables of a connector are joined by ``temporal_joins.py``.
@@ -14,15 +16,15 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from tablestore.spark.connect import is_remote
+from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_frames import with_computed
-from tablestore.sql.parser.statements import CreateTable
+from tablestore.sql.catalog.table_references import tables_in
+from tablestore.sql.parser.statements import CreateView
 from tablestore.sql.queries.append_query import is_grouped
-from tablestore.sql.queries.batch_query import over
+from tablestore.sql.queries.batch_query import batch_table, over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Relation
 from tablestore.sql.queries.unsupported import BATCH, refuse
-from tablestore.table.store import TableStore
 
 _INSTEAD: Final = "INSERT its result INTO a table and read that"
 
@@ -56,14 +58,14 @@ def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
         The replaced tables, by the names of their frames.
 
     Raises:
-        RefusedError: a lookup table is a view, or the join is neither INNER nor LEFT.
+        RefusedError: a lookup table is a view of other than store tables, or the join is neither INNER nor LEFT.
     """
     found: dict[str, exp.Table] = {}
     for number, join in enumerate(lookups_in(select)):
         table = join.this
         made = scope.definition(table.name).made
-        if not isinstance(made, CreateTable):
-            refuse(table, f"'{table.name}' FOR SYSTEM_TIME AS OF", "a view has no versions; join its tables")
+        if isinstance(made, CreateView):
+            _check_view(scope, made, table)
         side_of(join)
         key = f"{table.name}@lookup{number}"
         place = exp.to_table("x")
@@ -72,6 +74,23 @@ def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
         table.replace(place)
         found[key] = table
     return found
+
+
+def _check_view(scope: Scope, view: CreateView, place: exp.Table) -> None:
+    """Check that a view reads store tables only, whose current rows each micro-batch can read.
+
+    Raises:
+        RefusedError: it reads a table of a connector.
+    """
+    for name in tables_in(view.query):
+        definition = scope.find(name)
+        if definition is None:
+            continue
+        if isinstance(definition.made, CreateView):
+            _check_view(scope, definition.made, place)
+        elif connector_of(definition.made) is not None:
+            why = f"'{name}' in it is a table of a connector; INSERT its rows INTO a store table, and look that up"
+            refuse(place, f"the view '{view.name}' FOR SYSTEM_TIME AS OF", why)
 
 
 def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, exp.Table]) -> Relation:
@@ -112,7 +131,9 @@ class _LookedUp:
     others: dict[str, DataFrame]
 
     def __call__(self, batch: DataFrame) -> DataFrame:
-        frames = {key: _newest(self.scope, batch, table.name) for key, table in self.tables.items()}
+        # A micro-batch has its own Spark session, and everything joined with it must be read in that session.
+        scope = self.scope.within(batch.sparkSession)
+        frames = {key: batch_table(scope, table.name, depth=0) for key, table in self.tables.items()}
         return over(batch.sparkSession, self.select, {**self.others, **frames, self.stream: batch})
 
 
@@ -130,16 +151,3 @@ def _stream(select: exp.Select, parts: Parts) -> QueryInput:
         )
         refuse(stream.place, f"a lookup for '{stream.alias}', whose rows change,", why)
     return stream
-
-
-def _newest(scope: Scope, batch: DataFrame, name: str) -> DataFrame:
-    definition = scope.definition(name)
-    assert isinstance(definition.made, CreateTable), "it was one when the query was planned"
-    # A micro-batch has its own Spark session, and everything joined with it must be read in that session.
-    table = TableStore.open(
-        batch.sparkSession,
-        scope.place_of(definition),
-        options=scope.runtime_of(definition),
-        allow_references=scope.allowed.entries,
-    )
-    return with_computed(table.read(), definition.made)

@@ -92,6 +92,8 @@ def take_versions(scope: Scope, select: exp.Select, query: Query) -> dict[str, V
         moment = table.args["version"].expression
         is_now = is_proctime(scope, moment, query)
         if not isinstance(made, CreateTable):
+            if not is_now:
+                refuse(table, what, "a view has no versions of an event time; join its tables")
             continue
         connector = connector_of(made)
         if is_now and connector is None:
