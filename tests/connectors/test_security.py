@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tablestore.connectors.kafka.client_properties import parse_properties
 from tablestore.connectors.spark.datasource import KafkaDataSource
 from tests.connectors.harness.lab import Lab, batch_of, schema_of
 from tests.connectors.harness.wire import Wire
+from tests.harness.certificates import listener_properties, self_signed
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 COLUMNS = "n INT"
@@ -31,14 +31,7 @@ def free_address() -> str:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, str, str, Path]]:
     """Run a broker with a SASL/PLAIN and a TLS listener; give it, their addresses, and the certificate in PEM."""
-    folder = tmp_path_factory.mktemp("tls")
-    store, pem = folder / "store.p12", folder / "ca.pem"
-    password = ["-storepass", "swordfish", "-storetype", "PKCS12", "-keystore", str(store), "-alias", "broker"]
-    subprocess.run(
-        ["keytool", "-genkeypair", "-keyalg", "RSA", "-dname", "CN=localhost", "-ext", "SAN=IP:127.0.0.1", *password],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    subprocess.run(["keytool", "-exportcert", "-rfc", "-file", str(pem), *password], check=True, capture_output=True)
+    certificate = self_signed(tmp_path_factory.mktemp("tls"))
     sasl, tls = free_address(), free_address()
     properties = {
         "listeners": f"SAFE://{sasl},TLS://{tls}",
@@ -46,12 +39,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKaf
         "listener.security.protocol.map": "SAFE:SASL_PLAINTEXT,TLS:SSL",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.safe.plain.sasl.jaas.config": f'{PLAIN} required user_alice="right \\"pass";',
-        "ssl.keystore.location": str(store),
-        "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.password": "swordfish",
+        **listener_properties(certificate),
     }
     with LocalKafka(properties=properties) as kafka:
-        yield kafka, sasl, tls, pem
+        yield kafka, sasl, tls, certificate.pem
 
 
 def round_trip(address: str, topic: str, **properties: str) -> list[dict[str, object]]:
