@@ -145,15 +145,19 @@ def _first(path: str) -> None:
 
 def _partitions(bench: Bench) -> list[Result]:
     count = bench.size(1_000_000, 200_000)
-    seconds: dict[str, dict[int, float]] = {"write": {}, "compaction": {}, "one partition read": {}}
+    works = ("write", "compaction", "one partition read", "merged read")
+    seconds: dict[str, dict[int, float]] = {work: {} for work in works}
     data = rows(count)
     for size in (10, 100, 1_000):
         bench.say(f"{size} partitions")
         parts = pa.array(np.arange(count) % size, pa.int32())
         with _table(bench, f"{SCHEMA}, part int", primary_key=["id", "part"], partition_by=["part"]) as table:
-            seconds["write"][size] = timed(partial(table.write, data.append_column("part", parts)))
+            whole = data.append_column("part", parts)
+            seconds["write"][size] = timed(partial(table.write, whole))
             seconds["compaction"][size] = timed(table.compact)
             seconds["one partition read"][size] = _median(partial(table.to_arrow, filter="part = 3"), 3)
+            table.write(whole.slice(0, 1_000))
+            seconds["merged read"][size] = _median(table.to_arrow, 3)
     return [_grown(f"{work}, {count_text(count)} rows", "partitions", taken, LINEAR) for work, taken in seconds.items()]
 
 

@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -103,6 +103,26 @@ def bound(value: Any, data_type: pa.DataType) -> tuple[str, Any]:
     elif isinstance(value, bytearray | memoryview):
         value = bytes(value)
     return f"CAST(? AS {name})", value
+
+
+def bound_list(values: Sequence[Any], data_type: pa.DataType, place: str) -> tuple[str, list[Any]]:
+    """Return an SQL expression with one parameter for the value of a non-nested type at a place in a list.
+
+    Args:
+        values: Python values that the type can hold, or None.
+        data_type: The type the expression has.
+        place: An SQL expression for the place, from 1.
+
+    Returns:
+        The expression, which contains one ``?``, and the list to bind to it.
+    """
+    bindable = [bound(value, data_type)[1] for value in values]
+    if pa.types.is_timestamp(data_type):
+        make = "make_timestamp" if data_type.tz is None else "make_timestamptz"
+        return f"{make}(list_extract(?::BIGINT[], {place}))", bindable
+    if pa.types.is_decimal(data_type):
+        return f"CAST(list_extract(?::VARCHAR[], {place}) AS {type_name(data_type)})", bindable
+    return f"list_extract(?::{type_name(data_type)}[], {place})", bindable
 
 
 def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:

@@ -4,7 +4,7 @@ A base file has one row per key; change files may have several changes of a key.
 ``_seq``) wins: ``DELETE`` removes the row, ``INSERT`` and ``UPDATE_AFTER`` set it, ``UPDATE_BEFORE`` is ignored.
 
 1. Load the changes into a temporary table, with only the requested columns, and find the winner of each key.
-2. Scan the base files, grouped by partition, and drop the rows with a changed key: by an anti join whose hash table
+2. Scan the base files, all partitions at once, and drop the rows with a changed key: by an anti join whose hash table
    holds the changed keys, never the base, or by a bitmap if the key is one integer.
 3. Emit the winners that are not deletes.
 
@@ -30,7 +30,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge.deduplicate import last_per_key
 from snapshot.merge.duckdb_engine import (
     MEMORY_LIMIT,
-    bound,
+    bound_list,
     errors_mapped,
     file_argument,
     load,
@@ -47,6 +47,8 @@ from snapshot.schema.system_columns import SEQ, SNAPSHOT
 _EVERY_ROW = Predicate()
 RANK = "_rank"
 """Column of staged changes: the rank of their snapshot among the merged snapshots."""
+_PLACE = "file_index::INTEGER + 1"
+"""The place of a row's file among those of its scan, from 1."""
 _LAST = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
 """The last change of each key, after ``_stage_changes``."""
 
@@ -192,8 +194,8 @@ class MergeReader:
                 for row in read(cursor, sql, [*parameters, *key.parameters], last):
                     if row.num_rows:
                         return None if row.column(KIND)[0].as_py() == RowKind.DELETE else row.select(wanted.names)
-            for files in _by_partition(base):
-                sql, parameters = self._base_query(files, wanted, key, changed=False)
+            if base:
+                sql, parameters = self._base_query(base, wanted, key, changed=False)
                 for row in read(cursor, sql, parameters, wanted):
                     if row.num_rows:
                         return row
@@ -272,8 +274,8 @@ class MergeReader:
             changed = self._changed_bits(cursor) if base and changes and not asked else None
             joined = bool(changes) and changed is None
             seen = wanted if changed is None else self._with_key(wanted)
-            for files in _by_partition(base):
-                sql, parameters = self._base_query(files, seen, predicate, changed=joined, asked=asked)
+            if base:
+                sql, parameters = self._base_query(base, seen, predicate, changed=joined, asked=asked)
                 rows = read(cursor, sql, parameters, seen)
                 yield from rows if changed is None else self._unchanged(rows, changed, wanted)
             if changes and emit_changes:
@@ -306,7 +308,7 @@ class MergeReader:
     def _base_query(
         self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool = False
     ) -> tuple[str, list[Any]]:
-        """Return the scan of one partition's base files, without the keys in ``winners`` if ``changed``."""
+        """Return one scan of base files of any partitions, without the keys in ``winners`` if ``changed``."""
         constants = files[0].partition_values
         needed = dict.fromkeys([*wanted.names, *predicate.columns, *(self._primary_key if changed or asked else ())])
         stored = [name for name in needed if name not in constants]
@@ -317,9 +319,10 @@ class MergeReader:
         parameters: list[Any] = []
         for name in needed:
             if name in constants:
-                expression, value = bound(constants[name], self._schema.field(name).type)
+                values = [file.partition_values[name] for file in files]
+                expression, parameter = bound_list(values, self._schema.field(name).type, _PLACE)
                 selected.append(f"{expression} AS {self._internal(name)}")
-                parameters.append(value)
+                parameters.append(parameter)
         source = f"SELECT {', '.join(selected)} FROM {read_parquet(self._stored(stored))}"
         parameters += [[file_argument(file.path, self._filesystem) for file in files], *predicate.parameters]
         sql = f"SELECT {self._list(wanted.names, 'base.')} FROM ({source}) AS base"
@@ -367,7 +370,7 @@ class MergeReader:
         """Return a scan of change files with some columns, ``_kind``, ``_seq`` and the rank of each file's snapshot."""
         columns = list(columns)
         ranks = {snapshot: rank for rank, snapshot in enumerate(sorted({file.snapshot for file in files}))}
-        rank = f"list_extract(?::INTEGER[], file_index::INTEGER + 1) AS {RANK}"
+        rank = f"list_extract(?::INTEGER[], {_PLACE}) AS {RANK}"
         scan = read_parquet([*self._stored(columns), (KIND, KIND, "TINYINT"), (SEQ, SEQ, "BIGINT")])
         selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank])
         paths = [file_argument(file.path, self._filesystem) for file in files]
@@ -406,10 +409,3 @@ class MergeReader:
 
     def _list(self, names: Iterable[str], prefix: str = "") -> str:
         return ", ".join(prefix + self._internal(name) for name in names)
-
-
-def _by_partition(files: Sequence[BaseFile]) -> list[list[BaseFile]]:
-    groups: dict[tuple[tuple[str, Any], ...], list[BaseFile]] = {}
-    for file in files:
-        groups.setdefault(tuple(sorted(file.partition_values.items(), key=lambda item: item[0])), []).append(file)
-    return list(groups.values())

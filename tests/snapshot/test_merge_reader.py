@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.datasource import EqualTo, GreaterThan, IsNull, Not
+from pyspark.sql.datasource import EqualTo, GreaterThan, IsNull, LessThan, Not
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError
 from snapshot.merge.deduplicate import last_of_few
@@ -253,9 +253,31 @@ def test_a_partition_value_of_every_type_becomes_a_column(tmp_path: Path) -> Non
         "date": dt.date(1, 1, 2), "ts": dt.datetime(1969, 1, 1, tzinfo=UTC), "ntz": dt.datetime(9999, 1, 1),
     }  # fmt: skip
     schema = pa.schema(list(ALL_TYPES)[:-2])
-    file = BaseFile(write(tmp_path, [(b"key",)], pa.schema([ALL_TYPES.field("k")])), values)
+    others = {name: None if number % 2 else value for number, (name, value) in enumerate(values.items())}
+    stored = pa.schema([ALL_TYPES.field("k")])
+    files = [
+        BaseFile(write(tmp_path, [(key,)], stored), each)
+        for key, each in ((b"1", values), (b"2", others), (b"3", values))
+    ]
+    expected = [(b"1", *values.values()), (b"2", *others.values()), (b"3", *values.values())]
     with MergeReader(schema, ["k"]) as engine:
-        assert rows_of(engine.merged([file], []), schema) == [(b"key", *values.values())]
+        assert sorted(rows_of(engine.merged(files, []), schema)) == expected
+
+
+def test_a_thousand_partitions_are_one_scan(tmp_path: Path) -> None:
+    schema = pa.schema([("part", pa.int32()), ("id", pa.int64()), ("value", pa.string())])
+    stored = pa.schema(list(schema)[1:])
+    base = [BaseFile(write(tmp_path, [(n, "old")], stored, "{}.parquet"), {"part": n}) for n in range(1000)]
+    changes = [(3, 3, "new", 2, 0), (5, 5, None, 3, 1), (5, 6, "another key", 0, 2)]
+    change = ChangeFile(write(tmp_path, changes, change_schema(schema)), 1)
+    predicate, _ = split_filters([LessThan(("part",), 8), GreaterThan(("id",), 1)], schema)
+    with MergeReader(schema, ["id", "part"]) as engine:
+        batches = list(engine.merged(base, [change], emit_changes=False))
+        some = rows_of(engine.merged(base, [change], predicate=predicate), schema)
+    assert [batch.num_rows for batch in batches] == [998]
+    assert all(part == key for part, key, _ in rows_of(batches, schema))
+    expected = [(2, 2, "old"), (3, 3, "new"), (4, 4, "old"), (5, 6, "another key"), (6, 6, "old"), (7, 7, "old")]
+    assert sorted(some) == expected
 
 
 def test_files_of_an_older_schema_give_null_and_narrower_types_are_widened(tmp_path: Path) -> None:
