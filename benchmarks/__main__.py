@@ -29,6 +29,7 @@ class Group(StrEnum):
     PEERS = "peers"
     STREAM = "stream"
     INGEST = "ingest"
+    PAIMON = "paimon"
     EVENTUAL = "eventual"
     CONNECTORS = "connectors"
     FLINK = "flink"

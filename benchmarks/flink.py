@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.eventual_log import changes, eventual_table, send
 from benchmarks.harness import CORES, Bench, Result, at_least, count_text, main, timed
 from benchmarks.peers import answering
-from log_system.jars import fetch_unchecked
+from log_system.jars import cache_home, fetch_unchecked
 from tablestore.connectors import read_changes
 from tablestore.table.store import TableStore
 
@@ -41,13 +41,14 @@ _FLINK: Final = {"Flink": "plain", "Flink, mini-batch": "mini-batch"}
 def run(bench: Bench) -> list[Result]:
     """Read upserts of the same keys with both, in turns."""
     python = os.environ.get(PYTHON, "")
-    version = _version(python)
+    version = pyflink_version(python)
     if version is None:
         where = f"{PYTHON}={python} has no PyFlink" if python else f"{PYTHON} is not set"
         return [Result("flink: skipped", f"{where}. To install it: {_INSTALL}")]
     if version not in _CONNECTORS:
         return [Result("flink: skipped", f"PyFlink {version}; expected {', '.join(_CONNECTORS)}: {_INSTALL}")]
-    jar = _connector(bench, _CONNECTORS[version])
+    module = f"org.apache.flink:flink-sql-connector-kafka:{_CONNECTORS[version]}"
+    (jar,) = fetched(bench, f"flink-connector-{_CONNECTORS[version]}", [module])
     keys = bench.size(100_000, 20_000)
     count = keys * _UPSERTS
     table = _filled(bench, keys)
@@ -67,7 +68,7 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-def _version(python: str) -> str | None:
+def pyflink_version(python: str) -> str | None:
     """Return the PyFlink release, such as ``2.2``, that a Python has; None if it has none."""
     if not python:
         return None
@@ -79,15 +80,15 @@ def _version(python: str) -> str | None:
     return ".".join(answer.stdout.strip().split(".")[:2]) if answer.returncode == 0 else None
 
 
-def _connector(bench: Bench, release: str) -> Path:
-    """Return the jar of Flink's Kafka connector, fetched from Maven Central."""
-    bench.say(f"fetching flink-sql-connector-kafka {release}")
-    folder = Path(bench.path("flink-connector"))
-    # The jar holds what it needs.
-    module = f"org.apache.flink:flink-sql-connector-kafka:{release}"
-    fetch_unchecked("flink-connector", [module], folder)
-    (jar,) = folder.glob("flink-sql-connector-kafka-*.jar")
-    return jar
+def fetched(bench: Bench, name: str, modules: Sequence[str]) -> list[Path]:
+    """Return the jars of modules that hold what they need, fetched from Maven Central into the cache folder once."""
+    folder = cache_home() / name
+    if not folder.is_dir():
+        bench.say(f"fetching {', '.join(modules)}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fetch_unchecked(name, modules, folder)
+    names = [f"{module}-{release}.jar" for _, module, release in (each.split(":") for each in modules)]
+    return [folder / each for each in names]
 
 
 def _filled(bench: Bench, keys: int) -> TableStore:

@@ -6,11 +6,11 @@ the snapshot, and publishing it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.eventual_log import changes, eventual_table, send
 from benchmarks.harness import CORES, Bench, Result, count_text, main, reach
@@ -31,7 +31,7 @@ def run(bench: Bench) -> list[Result]:
     for number, rounds in _MICRO_BATCHES.items():
         turns = bench.take_turns(
             f"ingest in {number} micro-batches",
-            {"ours": lambda n=number: _ingest(bench, source, count // n)},  # type: ignore[misc]
+            {"ours": lambda n=number: _ingest(bench, source.options.log.kafka.topic, count // n)},  # type: ignore[misc]
             rounds=rounds,
             rows=count,
         )
@@ -40,25 +40,30 @@ def run(bench: Bench) -> list[Result]:
     return found
 
 
-def _ingest(bench: Bench, source: TableStore, rows: int) -> float:
-    """Ingest the whole topic in micro-batches of so many records; return the seconds of those that have rows."""
-    log = source.options.log
+def ingesting(bench: Bench, topic: str, rows: int) -> tuple[TableStore, Callable[[], StreamingQuery]]:
+    """Return a new table, and a function that ingests a topic in micro-batches of ``rows`` and returns the query."""
     options = {
-        "properties.bootstrap.servers": bench.kafka.bootstrap_servers, "topic": log.kafka.topic, "primary-key": "id",
+        "properties.bootstrap.servers": bench.kafka.bootstrap_servers, "topic": topic, "primary-key": "id",
         "key.format": "json", "value.format": "json", "maxRowsPerTrigger": str(rows),
     }  # fmt: skip
     columns = "id BIGINT, name STRING, price DOUBLE"
     target = bench.table("ingest", columns, key=["id"], log="json", bucket=CORES)
-    frame: DataFrame = (
-        bench.spark.readStream.format("upsert-kafka")
-        .schema(f"{columns}, _change_type STRING")
-        .options(**options)
-        .load()
-    )
-    query = target.write_stream(frame, checkpoint=bench.path("checkpoint"), trigger={"availableNow": True})
-    assert query.awaitTermination(1200)
-    assert query.exception() is None
-    told = [each for each in query.recentProgress if each.numInputRows]
+
+    def whole() -> StreamingQuery:
+        source = bench.spark.readStream.format("upsert-kafka").schema(f"{columns}, _change_type STRING")
+        frame = source.options(**options).load()
+        query = target.write_stream(frame, checkpoint=bench.path("checkpoint"), trigger={"availableNow": True})
+        assert query.awaitTermination(1200)
+        assert query.exception() is None
+        return query
+
+    return target, whole
+
+
+def _ingest(bench: Bench, topic: str, rows: int) -> float:
+    """Return the seconds of the micro-batches that have rows."""
+    _, whole = ingesting(bench, topic, rows)
+    told = [each for each in whole().recentProgress if each.numInputRows]
     bench.say(", ".join(f"{name} {ms / len(told):.0f} ms" for name, ms in _phases(told).items()))
     return _phases(told)["triggerExecution"] / 1000
 

@@ -7,6 +7,7 @@ files, so its reads merge nothing; ours and those of pypaimon are of tables that
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,13 +53,20 @@ def run(bench: Bench) -> list[Result]:
 
 
 @contextmanager
-def answering(command: Sequence[str]) -> Iterator[Callable[[str], float]]:
+def answering(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Iterator[Callable[[str], float]]:
     """Run a program that reads steps and prints the seconds of each; yield a function that takes a step.
+
+    Args:
+        command: the program and its arguments.
+        variables: environment variables that it gets too.
 
     Raises:
         RuntimeError: the program has ended instead of an answer.
     """
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, **(variables or {})}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         asked, answers = process.stdin, process.stdout
