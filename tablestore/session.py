@@ -207,6 +207,8 @@ def _settings(master: Master, jars: list[str], java: str) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         FILTER_PUSHDOWN: "true",
+        # Spark has the type TIME, and lets nobody use it unless told to.
+        "spark.sql.timeType.enabled": "true",
         **STATE_SETTINGS,
         **storage_settings(os.environ),
         "spark.ui.enabled": "false",

@@ -27,8 +27,13 @@ def changes_schema(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(KIND, pa.int8()))
 
 
-def check_columns(schema: pa.Schema, primary_key: Sequence[str]) -> None:
+def check_columns(schema: pa.Schema, primary_key: Sequence[str], *, more: Sequence[pa.DataType] = ()) -> None:
     """Check that the log can carry a table's columns.
+
+    Args:
+        schema: the columns.
+        primary_key: the columns of the key.
+        more: types that are allowed besides those that Delta can store.
 
     Raises:
         InvalidInputError: a type that Delta cannot store, a reserved name, a duplicate name (Spark compares names
@@ -41,15 +46,15 @@ def check_columns(schema: pa.Schema, primary_key: Sequence[str]) -> None:
             msg = f"column {name!r}: a table in the log needs distinct, non-empty column names other than {KIND!r}"
             raise InvalidInputError(msg)
         seen.add(name.casefold())
-        _check_type(field.type, f"column {name!r}")
+        _check_type(field.type, f"column {name!r}", more)
     for name in primary_key:
         if schema.get_field_index(name) < 0:
             msg = f"primary key column {name!r} is not a column of the table; it has {schema.names}"
             raise InvalidInputError(msg)
 
 
-def _check_type(data_type: pa.DataType, where: str) -> None:
-    if data_type in _FLAT_TYPES or pt.is_decimal128(data_type):
+def _check_type(data_type: pa.DataType, where: str, more: Sequence[pa.DataType]) -> None:
+    if data_type in _FLAT_TYPES or data_type in more or pt.is_decimal128(data_type):
         return
     if pt.is_struct(data_type) and data_type.num_fields:
         seen = set()
@@ -58,12 +63,12 @@ def _check_type(data_type: pa.DataType, where: str) -> None:
                 msg = f"{where}: a struct needs distinct, non-empty field names, got {field.name!r}"
                 raise InvalidInputError(msg)
             seen.add(field.name.casefold())
-            _check_type(field.type, f"{where}, field {field.name!r}")
+            _check_type(field.type, f"{where}, field {field.name!r}", more)
     elif pt.is_list(data_type):
-        _check_type(data_type.value_type, f"{where}, element")
+        _check_type(data_type.value_type, f"{where}, element", more)
     elif pt.is_map(data_type):
-        _check_type(data_type.key_type, f"{where}, map key")
-        _check_type(data_type.item_type, f"{where}, map value")
+        _check_type(data_type.key_type, f"{where}, map key", more)
+        _check_type(data_type.item_type, f"{where}, map value", more)
     else:
         msg = (
             f"{where}: type {data_type} cannot be kept in a table; use one of boolean, byte, short, int, long, float, "

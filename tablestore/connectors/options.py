@@ -207,7 +207,7 @@ class ConnectorOptions(Group):
         key_fields: names of the columns in the message key; the primary key on an upsert table.
         primary_key: names of the primary key columns; only upsert tables and those of a changelog format have any.
         metadata: the metadata key that each metadata column reads, by lower-case column name.
-        precisions: the number of fractional-second digits of a timestamp column, by lower-case column name.
+        precisions: the number of fractional-second digits of a timestamp or time column, by lower-case column name.
         start: where a read starts.
         bound: where a read ends.
     """

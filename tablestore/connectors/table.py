@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark.sql.types import StructType
 
 from snapshot.errors import InvalidInputError
@@ -51,8 +52,6 @@ class KafkaTable:
         """
         parsed = parse_options(connector, options, side)
         fields = [field for field in schema.fields if field.name not in (CHANGE_TYPE, SEQ)]
-        names = [field.name.lower() for field in fields]
-        _check_named(parsed, names)
         layout = make_mapping(
             _with_precisions(arrow_schema(StructType(fields)), parsed.precisions),
             key=parsed.key_fields,
@@ -91,17 +90,6 @@ class KafkaTable:
         )
 
 
-def _check_named(options: ConnectorOptions, names: list[str]) -> None:
-    """Raise if a ``precision.*`` option names an unknown column.
-
-    ``metadata.*`` options are not checked: a written frame may omit metadata columns.
-    """
-    for name in options.precisions:
-        if name not in names:
-            msg = f"option 'precision.{name}': there is no column '{name}'; the columns are {', '.join(names)}."
-            raise InvalidInputError(msg)
-
-
 def _check_primary_key(options: ConnectorOptions, layout: MessageMapping) -> None:
     """Raise if a column of the primary key is missing, or has a type that cannot be compared."""
     for name in options.primary_key:
@@ -111,16 +99,43 @@ def _check_primary_key(options: ConnectorOptions, layout: MessageMapping) -> Non
         kind = layout.schema.field(name).type
         if not key_types_allowed(kind):
             msg = f"option '{PRIMARY_KEY}': column '{name}' has type {kind}, which "
-            msg += "cannot be compared as a key (float, double and nested types cannot). Choose another."
+            msg += "cannot be compared as a key (float, double, time and nested types cannot). Choose another."
             raise InvalidInputError(msg)
 
 
 def _with_precisions(schema: pa.Schema, precisions: Mapping[str, int]) -> pa.Schema:
-    fields = []
-    for field in schema:
-        digits = precisions.get(field.name.lower())
-        if digits is not None and not pa.types.is_timestamp(field.type):
-            msg = f"option 'precision.{field.name.lower()}': column '{field.name}' is no timestamp but {field.type}."
-            raise InvalidInputError(msg)
-        fields.append(field if digits is None else with_precision(field, digits))
+    """Return the columns with their declared precisions.
+
+    Raises:
+        InvalidInputError: a ``precision.*`` option names an unknown column, or one that is no time. Those of
+            ``metadata.*`` are not checked: a written frame may omit metadata columns.
+    """
+    unknown = set(precisions)
+    fields = [_with_precision(field, field.name.lower(), precisions, unknown) for field in schema]
+    for name in sorted(unknown):
+        named = ", ".join(field.name.lower() for field in schema)
+        msg = f"option 'precision.{name}': there is no column '{name}'; the columns are {named}."
+        raise InvalidInputError(msg)
     return pa.schema(fields)
+
+
+def _with_precision(field: pa.Field, path: str, precisions: Mapping[str, int], unknown: set[str]) -> pa.Field:
+    """Return a field with the precisions of it and of what is in it, whose names are taken out of ``unknown``."""
+    unknown.discard(path)
+    kind, digits = field.type, precisions.get(path)
+    if digits is not None:
+        if not (pt.is_timestamp(kind) or pt.is_time(kind)):
+            msg = f"option 'precision.{path}': column '{path}' is no timestamp or time but {kind}."
+            raise InvalidInputError(msg)
+        return with_precision(field, digits)
+
+    def inner(part: pa.Field, step: str) -> pa.Field:
+        return _with_precision(part, f"{path}.{step}", precisions, unknown)
+
+    if pt.is_struct(kind):
+        kind = pa.struct([inner(part, part.name.lower()) for part in kind])
+    elif pt.is_list(kind):
+        kind = pa.list_(inner(kind.value_field, "element"))
+    elif pt.is_map(kind):
+        kind = pa.map_(kind.key_field, inner(kind.item_field, "value"))
+    return field.with_type(kind)

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 from sqlglot import exp
 
@@ -55,7 +56,7 @@ from tablestore.sql.parser.statements import (
     Query,
     StatementSet,
 )
-from tablestore.sql.parser.types import PRECISION_MAX, FlinkType, of_spark
+from tablestore.sql.parser.types import PRECISION_MAX, TIME, FlinkType, of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
@@ -382,9 +383,11 @@ def as_nullable(data_type: DataType) -> DataType:
 
 
 def _cut(column: Column, kind: FlinkType) -> Column:
-    """Truncate a timestamp to the precision of its column, as Flink does."""
+    """Truncate a timestamp or time to the precision of its column, as Flink does."""
     if kind.digits is None or kind.digits == PRECISION_MAX:
         return column
+    if kind.spark == TIME:
+        return column.cast(TimeType(kind.digits)).cast(TIME)
     zero = F.lit(0)
     over = F.extract(F.lit("SECOND"), column) % F.lit(Decimal(1).scaleb(-kind.digits))
     return column - F.make_dt_interval(zero, zero, zero, over)

@@ -305,6 +305,7 @@ def test_a_precision_is_of_a_timestamp_column(lab: Lab, made: Topics) -> None:
         ({"precision__v": 3}, "no timestamp"),
         ({"precision__x": 3}, "no column"),
         ({"precision__v": 7}, "0 to 6"),
+        ({"precision__v__element": 3}, "no column"),
     ]:
         with pytest.raises(InvalidInputError, match=word):
             lab.read("t", KV, **given)

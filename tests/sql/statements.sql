@@ -324,7 +324,7 @@ line 1, column 18: expected a type such as STRING, BIGINT or TIMESTAMP(3), got '
 CREATE TABLE t (a INT, b NUMBER(3))
 
 ---- error
-line 1, column 26: there is no type NUMBER; there are STRING, BYTES, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, CHAR, VARCHAR, BINARY, VARBINARY, TIMESTAMP, TIMESTAMP_LTZ, DECIMAL, ARRAY, MAP, ROW
+line 1, column 26: there is no type NUMBER; there are STRING, BYTES, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, CHAR, VARCHAR, BINARY, VARBINARY, TIME, TIMESTAMP, TIMESTAMP_LTZ, DECIMAL, ARRAY, MAP, ROW
 
 ---- partitions
 ALTER TABLE t DROP PARTITION (a = 1, `b c` = 'x'), PARTITION (a = 2); ALTER TABLE IF EXISTS t DROP IF EXISTS PARTITION (a = DATE '2024-01-01'); ALTER TABLE t DROP partition
@@ -334,11 +334,29 @@ ALTER TABLE `t` DROP PARTITION (`a` = 1, `b c` = 'x'), PARTITION (`a` = 2);
 ALTER TABLE IF EXISTS `t` DROP IF EXISTS PARTITION (`a` = DATE '2024-01-01');
 ALTER TABLE `t` DROP (`partition`)
 
----- a type that Spark has not
-CREATE TABLE t (a TIME(3))
+---- times of day
+CREATE TABLE t (a TIME, b TIME(0) NOT NULL, c TIME(3), d ARRAY<TIME(1)>, e ROW<x TIME WITHOUT TIME ZONE>)
+
+---- becomes
+CREATE TABLE `t` (
+  `a` TIME(0),
+  `b` TIME(0) NOT NULL,
+  `c` TIME(3),
+  `d` ARRAY<TIME(1)>,
+  `e` ROW<`x` TIME(0)>
+)
+
+---- a time of microseconds
+CREATE TABLE t (a TIME(6))
 
 ---- error
-line 1, column 19: type TIME is not supported: tables cannot store it; store STRING, and use CAST(... AS TIME) in queries and computed columns
+line 1, column 19: type TIME has 0 to 3 digits of a second, as many as Flink keeps; got (6)
+
+---- a type that Spark has not
+CREATE TABLE t (a INTERVAL)
+
+---- error
+line 1, column 19: type INTERVAL is not supported: intervals cannot be columns; use BIGINT
 
 ---- nanoseconds
 CREATE TABLE t (a TIMESTAMP(9))

@@ -46,6 +46,8 @@ def plain_texts(column: pa.Array, *, separator: str = " ", plain: bool = False) 
         return _floats(column)
     if pt.is_timestamp(data_type):
         return _timestamps(column, separator)
+    if pt.is_time(data_type):
+        return _without_zeros(column.cast(pa.string()))
     if pt.is_decimal(data_type):
         return _decimals(column, plain=plain)
     return None
@@ -129,11 +131,15 @@ def _floats(column: pa.Array) -> pa.Array | None:
 
 def _timestamps(column: pa.Array, separator: str) -> pa.Array:
     """Return timestamps as text, without trailing zeros in the fractional seconds."""
-    texts = column.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
-    texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, characters="0"), characters=".")
+    texts = _without_zeros(column.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string()))
     if separator != " ":
         texts = pc.utf8_replace_slice(texts, 10, 11, separator)
     return texts
+
+
+def _without_zeros(texts: pa.Array) -> pa.Array:
+    """Return texts, each with a point, without the zeros and the point at their end."""
+    return pc.ascii_rtrim(pc.ascii_rtrim(texts, characters="0"), characters=".")
 
 
 def _decimals(column: pa.Array, *, plain: bool) -> pa.Array | None:
@@ -146,7 +152,7 @@ def _decimals(column: pa.Array, *, plain: bool) -> pa.Array | None:
         return None
     texts = column.cast(pa.string())
     if scale:
-        texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, characters="0"), characters=".")
+        texts = _without_zeros(texts)
     if plain:
         return texts
     odd = pc.and_(pc.ends_with(texts, "0"), pc.not_equal(texts, "0"))

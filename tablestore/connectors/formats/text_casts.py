@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tablestore.connectors.formats.column_texts import bytes_of
-from tablestore.connectors.formats.types import in_years_1_to_9999
+from tablestore.connectors.formats.types import TIME, in_years_1_to_9999
 
 Cast = tuple[pa.Array, np.ndarray | None]
 """A typed column, and a mask of the rows whose text was parsed (None if all were). Other rows are NULL."""
 
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z?$"
+_TIME = r"^[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
 _FLOAT = r"^-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?$"
 
 
@@ -73,6 +74,8 @@ def _pattern(data_type: pa.DataType) -> str:
     if pt.is_decimal(data_type):
         fraction = rf"(\.[0-9]{{1,{data_type.scale}}})?" if data_type.scale else ""
         return rf"^-?[0-9]{{1,{max(data_type.precision - data_type.scale, 1)}}}{fraction}$"
+    if pt.is_time(data_type):
+        return _TIME
     return _DATE if pt.is_date(data_type) else _TIMESTAMP
 
 
@@ -109,9 +112,25 @@ def _all(texts: pa.Array, data_type: pa.DataType, separator: str) -> pa.Array:
         if len(starts):
             _refuse(bool((data[starts + 10] != ord(separator)).any()))
             _refuse(bool(data_type.tz) and bool((data[ends - 1] != ord("Z")).any()))
+    if pt.is_time(data_type):
+        return _times(texts)
     values = texts.cast(data_type)
     _refuse(not in_years_1_to_9999(values))
     return values
+
+
+def _times(texts: pa.Array) -> pa.Array:
+    """Cast times as those of a day, since Arrow casts texts to timestamps only.
+
+    Raises:
+        pa.ArrowInvalid: some text is not unambiguously a time.
+    """
+    starts, ends, _ = _spans(texts)
+    # Arrow also accepts shorter forms.
+    _refuse(bool((ends - starts < 8).any()))
+    moments = pc.binary_join_element_wise(pa.scalar("1970-01-01 ", texts.type), texts, pa.scalar("", texts.type))
+    micros = moments.cast(pa.timestamp("us")).view(pa.int64())
+    return pc.multiply(micros, 1000).view(TIME)
 
 
 def _refuse(doubt: bool) -> None:

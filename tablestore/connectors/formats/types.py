@@ -1,8 +1,9 @@
-"""Schema and value checks shared by the row formats, and the declared precision of timestamp columns.
+"""Schema and value checks shared by the row formats, and the declared precision of timestamp and time columns.
 
 Arrow's timestamps have a unit but no precision: ``TIMESTAMP(3)`` and ``TIMESTAMP(6)`` are both ``timestamp[us]``. The
 declared precision is therefore stored under ``PRECISION`` in the metadata of the Arrow field (column, list element, map
-value or struct field). A field without it has precision 6.
+value or struct field). A field without it has precision 6. The same holds for ``TIME``, which Spark passes as
+``time64[ns]``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from log_system.formats.changes_schema import check_columns, forbids_nulls, has_
 from snapshot.errors import InvalidInputError
 
 PRECISION = b"precision"
-"""Field metadata key: the number of fractional-second digits of a timestamp, ``0`` to ``6``."""
+"""Field metadata key: the number of fractional-second digits of a timestamp or time, ``0`` to ``6``."""
+
+TIME = pa.time64("ns")
+"""The type of ``TIME`` columns, which only the connectors have: Delta has no such type."""
+DAY_NANOS = 86_400_000_000_000
+"""The number of nanoseconds in a day, which no time reaches."""
 
 _FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
@@ -24,13 +30,21 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
 
 def precision(field: pa.Field) -> int:
-    """Return the declared precision of a timestamp field."""
+    """Return the declared precision of a timestamp or time field."""
     return int((field.metadata or {}).get(PRECISION, b"6"))
 
 
 def with_precision(field: pa.Field, digits: int) -> pa.Field:
-    """Return a timestamp field with the given declared precision."""
+    """Return a timestamp or time field with the given declared precision."""
     return field.with_metadata({**(field.metadata or {}), PRECISION: str(digits).encode()})
+
+
+def cut_times(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return a column of times without digits beyond the declared precision, as Flink reads it; others unchanged."""
+    if not pt.is_time(field.type):
+        return column
+    nanos, unit = column.view(pa.int64()), 10 ** (9 - precision(field))
+    return pa.compute.multiply(pa.compute.divide(nanos, unit), unit).view(TIME)
 
 
 def check_schema(schema: pa.Schema, check: Callable[[pa.Field, str], None]) -> None:
@@ -42,9 +56,9 @@ def check_schema(schema: pa.Schema, check: Callable[[pa.Field, str], None]) -> N
             field.
 
     Raises:
-        InvalidInputError: the store's tables do not support a type or a name, or ``check`` raises it.
+        InvalidInputError: the connectors do not support a type or a name, or ``check`` raises it.
     """
-    check_columns(schema, [])
+    check_columns(schema, [], more=[TIME])
     for field in schema:
         _walk(field, field.name, check)
 
@@ -98,7 +112,7 @@ def check_years(rows: pa.RecordBatch, name: str) -> None:
     """
     for column, field in zip(rows.columns, rows.schema, strict=True):
         if _has_dates(field.type) and not all(
-            in_years_1_to_9999(leaf) for leaf in leaves(column) if pt.is_temporal(leaf.type)
+            in_years_1_to_9999(leaf) for leaf in leaves(column) if _has_dates(leaf.type)
         ):
             msg = f"column {field.name!r}: format {name!r} writes the years 1 to 9999 only"
             raise InvalidInputError(msg)
@@ -107,4 +121,4 @@ def check_years(rows: pa.RecordBatch, name: str) -> None:
 def _has_dates(data_type: pa.DataType) -> bool:
     if data_type.num_fields:
         return any(_has_dates(data_type.field(i).type) for i in range(data_type.num_fields))
-    return bool(pt.is_temporal(data_type))
+    return bool(pt.is_date(data_type) or pt.is_timestamp(data_type))

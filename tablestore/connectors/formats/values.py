@@ -2,7 +2,7 @@
 
 These functions are the reference implementation. The bulk casts (``text_casts``) parse only texts for which their
 result is certain to be the same, and leave all others to these functions. Parsed values have the form that ``pa.array``
-stores: dates are days, timestamps are microseconds.
+stores: dates are days, timestamps are microseconds, times are nanoseconds of the day.
 
 Where Flink would silently change a value, these functions raise an error: a fraction in an integer, a number too large
 for its decimal type, ``yes`` as a boolean, February 30.
@@ -34,6 +34,7 @@ _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIMESTAMP = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})([ T])([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z?)"
 )
+_TIME = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?")
 _EPOCH = dt.datetime(1970, 1, 1)
 _FIRST_DAY = _EPOCH.toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -74,6 +75,8 @@ def value_reader(data_type: pa.DataType, *, separator: str) -> Reader:
         return lambda text: _decimal(text, data_type.precision, data_type.scale)
     if pt.is_date(data_type):
         return _date
+    if pt.is_time(data_type):
+        return _time
     return lambda text: _timestamp(text, separator, "Z" if data_type.tz else "")
 
 
@@ -151,6 +154,18 @@ def _date(text: str) -> int:
     except ValueError:
         pass  # no such day; raise the error below
     msg = f"expected a date as 2024-01-31, got {shown(text)}"
+    raise UnfitError(msg)
+
+
+def _time(text: str) -> int:
+    match = _TIME.fullmatch(text)
+    if match:
+        hour, minute, second = (int(match[i]) for i in (1, 2, 3))
+        if hour < 24 and minute < 60 and second < 60:
+            # Spark's times have microsecond precision; truncate further digits.
+            micros = int((match[4] or "0").ljust(6, "0")[:6])
+            return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + micros * 1000
+    msg = f"expected a time as 12:30:00.5, got {shown(text)}"
     raise UnfitError(msg)
 
 

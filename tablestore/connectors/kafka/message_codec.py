@@ -17,6 +17,7 @@ from snapshot.errors import BadRecordError, CorruptedError, InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from tablestore.connectors.formats.base import ChangelogFormat, DecodedRows, RowFormat
 from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, open_changelog_format, open_row_format
+from tablestore.connectors.formats.types import cut_times
 from tablestore.connectors.kafka.message_mapping import (
     HEADER_KEYS,
     TOPIC,
@@ -168,7 +169,8 @@ class MessageDecoder:
             from_key = None
             if key_row is not None and key_batch is not None:
                 from_key = _taken(key_batch, layout.key, name, key_row[picked])
-            found.append(_either(_cast(from_value, data_type), _cast(from_key, data_type), deleted[picked]))
+            column = _either(_cast(from_value, data_type), _cast(from_key, data_type), deleted[picked])
+            found.append(cut_times(column, layout.schema.field(name)))
         fields = [layout.schema.field(name).with_nullable(True) for name in self._columns]
         if layout.is_upsert:
             found.append(pc.if_else(pa.array(deleted[picked]), _DELETE, _UPSERT))

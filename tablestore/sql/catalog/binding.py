@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
@@ -26,6 +34,7 @@ from tablestore.connectors.option_names import (
 from tablestore.connectors.table import KafkaTable
 from tablestore.sql.parser.render import is_secret
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, MetadataColumn, PhysicalColumn
+from tablestore.sql.parser.types import TIME
 
 CONNECTOR: Final = "connector"
 LOG_SYSTEM: Final = "log.system"
@@ -105,8 +114,8 @@ def connector_options(made: CreateTable, columns: Columns | None = None) -> dict
     for column in stored_columns(made) if columns is None else columns:
         if isinstance(column, MetadataColumn):
             options[f"{METADATA}{column.name.lower()}"] = column.key
-        if column.type.digits is not None:
-            options[f"{PRECISION}{column.name.lower()}"] = str(column.type.digits)
+        for path, digits in column.type.within(column.name):
+            options[f"{PRECISION}{path.removeprefix('.')}"] = str(digits)
     return options
 
 
@@ -233,6 +242,12 @@ def _check_store(made: CreateTable) -> None:
         if isinstance(column, MetadataColumn):
             msg = f"table '{made.name}': column '{column.name}': METADATA needs a connector. Set option 'connector'."
             raise InvalidInputError(msg)
+        if isinstance(column, PhysicalColumn) and _has_time(column.type.spark):
+            msg = (
+                f"table '{made.name}': column '{column.name}': a store table has no type {column.type.text}, because "
+                "Delta Lake has none. Declare the column STRING, and a computed column CAST(... AS TIME(3))."
+            )
+            raise InvalidInputError(msg)
     for key, _ in made.options:
         if key.startswith(_OF_CONNECTORS):
             msg = (
@@ -243,6 +258,16 @@ def _check_store(made: CreateTable) -> None:
     if made.temporary:
         msg = f"table '{made.name}': a store table cannot be TEMPORARY: its rows are stored. Remove TEMPORARY."
         raise InvalidInputError(msg)
+
+
+def _has_time(data_type: DataType) -> bool:
+    if isinstance(data_type, ArrayType):
+        return _has_time(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _has_time(data_type.keyType) or _has_time(data_type.valueType)
+    if isinstance(data_type, StructType):
+        return any(_has_time(field.dataType) for field in data_type.fields)
+    return data_type == TIME
 
 
 def _refuse_secrets(made: CreateTable) -> None:

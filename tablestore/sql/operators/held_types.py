@@ -14,12 +14,13 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 
 
 def is_ordered(data_type: DataType) -> bool:
     """Return whether rows can be ordered by values of a type."""
-    kinds = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType)
+    kinds = (NumericType, StringType, BinaryType, BooleanType, DateType, TimeType, TimestampType, TimestampNTZType)
     return isinstance(data_type, kinds)
 
 

@@ -18,6 +18,7 @@ from snapshot.errors import InvalidInputError
 from tablestore.sql.parser.functions.json_functions import JsonFunction, json_in_spark
 from tablestore.sql.parser.functions.templates import function_in_spark, is_translated, sized_in_spark
 from tablestore.sql.parser.functions.time_functions import NOW, UNITS, rounded
+from tablestore.sql.parser.types import PRECISION_MAX
 
 _RUNS_CODE: Final = "runs code that is not SQL"
 #: Spark functions that can run code or read data outside the warehouse's tables, with the reason to refuse them.
@@ -97,7 +98,7 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Anonymous | exp.Localtimestamp) and not node.expressions and _name_of(node) in NOW:
         return exp.var(NOW[_name_of(node)])
     if isinstance(node, exp.Cast):
-        return _sized(node)
+        return _as_time(node) if node.to.this == exp.DType.TIME else _sized(node)
     if _is_written(node):
         return exp.var(_written(node))
     return node
@@ -110,8 +111,8 @@ def _change(node: exp.Expr) -> None:
         node.set("expressions", None)
     if isinstance(node, exp.Like) and not isinstance(node.parent, exp.Escape):
         _escape_backslashes(node)
-    if isinstance(node, exp.Cast) and node.to.this == exp.DType.TIME:
-        node.set("to", _time_of(node))
+    if isinstance(node, exp.DataType) and node.this == exp.DType.TIME and not isinstance(node.parent, exp.Cast):
+        node.replace(_time(PRECISION_MAX))
     if isinstance(node, exp.Values):
         _give_rows_names(node)
     if isinstance(node, exp.Select):
@@ -137,11 +138,26 @@ def _give_rows_names(values: exp.Values) -> None:
                 each.replace(exp.Cast(this=each.copy(), to=kinds[0].copy()))
 
 
-def _time_of(cast: exp.Cast) -> exp.DataType:
-    """Return Spark's TIME with the declared digits; without any, with those of a literal, else with none."""
-    declared = cast.to.expressions
-    literal = cast.this.name if isinstance(cast.this, exp.Literal) else ""
-    digits = declared[0].name if declared else str(len(literal.partition(".")[2]))
+def _as_time(cast: exp.Cast) -> exp.Cast:
+    """Return a CAST to TIME, cut to the declared digits; without any, a literal keeps its own, and others have none.
+
+    The result has Spark's highest precision, since Spark does not compare times of different ones. A timestamp's time
+    is taken from its text: Spark has no such cast.
+    """
+    declared, value = cast.to.expressions, cast.this
+    is_literal = isinstance(value, exp.Literal)
+    digits = int(declared[0].name) if declared else PRECISION_MAX if is_literal else 0
+    if not is_literal:
+        text = exp.Cast(this=value, to=exp.DataType(this=exp.DType.TEXT))
+        value = _call("SUBSTRING_INDEX", text, exp.Literal.string(" "), exp.Literal.number(-1))
+    made = type(cast)(this=value, to=_time(PRECISION_MAX), safe=cast.args.get("safe"))
+    if digits < PRECISION_MAX:
+        # Spark cuts a time, but not one that it makes of a text.
+        made = exp.Cast(this=exp.Cast(this=made, to=_time(digits)), to=_time(PRECISION_MAX))
+    return made
+
+
+def _time(digits: int) -> exp.DataType:
     return exp.DataType(this=exp.DType.USERDEFINED, kind=f"TIME({digits})")
 
 

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 from sqlglot.tokenizer_core import TokenType
 
@@ -56,7 +57,6 @@ _TIMESTAMPS: Final[dict[str, DataType]] = {"TIMESTAMP": TimestampNTZType(), "TIM
 SYNONYMS: Final = {"INTEGER": "INT", "DEC": "DECIMAL", "NUMERIC": "DECIMAL"}
 """Flink's synonyms of type names."""
 UNSUPPORTED: Final = {
-    "TIME": "tables cannot store it; store STRING, and use CAST(... AS TIME) in queries and computed columns",
     "INTERVAL": "intervals cannot be columns; use BIGINT",
     "MULTISET": "Spark has none; use MAP<T, INT>",
     "RAW": "it belongs to Java classes; use BYTES",
@@ -65,7 +65,10 @@ UNSUPPORTED: Final = {
 }
 """Flink types that are not supported, with the reason and what to use instead."""
 PRECISION_MAX: Final = 6
-KNOWN: Final = (*_SIMPLE, *_SIZED, *_TIMESTAMPS, "DECIMAL", "ARRAY", "MAP", "ROW")
+TIME: Final = TimeType(PRECISION_MAX)
+"""The Spark type of all times: Spark does not compare those of different precisions."""
+_TIME_DIGITS_MAX: Final = 3
+KNOWN: Final = (*_SIMPLE, *_SIZED, "TIME", *_TIMESTAMPS, "DECIMAL", "ARRAY", "MAP", "ROW")
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,20 @@ class FlinkType:
         text: the type in Flink SQL, in canonical spelling, without ``NOT NULL``.
         spark: the corresponding Spark type.
         nullable: False if declared ``NOT NULL``.
-        digits: for a timestamp, the number of fractional digits of a second; None for other types.
+        digits: for a timestamp or time, the number of fractional digits of a second; None for other types.
+        inner: those digits of the timestamps and times within the type, by path: ``.field``, ``.element``, ``.value``.
     """
 
     text: str
     spark: DataType
     nullable: bool = True
     digits: int | None = None
+    inner: tuple[tuple[str, int], ...] = ()
+
+    def within(self, step: str) -> tuple[tuple[str, int], ...]:
+        """Return the digits of this type as those of a part of another."""
+        found = self.inner if self.digits is None else (("", self.digits),)
+        return tuple((f".{step.lower()}{path}", digits) for path, digits in found)
 
     @property
     def declared(self) -> str:
@@ -106,6 +116,8 @@ def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
         raise ValueError(msg)
     if name in _TIMESTAMPS:
         return _timestamp(name, sizes)
+    if name == "TIME":
+        return _time(sizes)
     if name == "DECIMAL":
         return _decimal(sizes)
     if name in _SIZED:
@@ -124,18 +136,21 @@ def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
 
 def array_of(element: FlinkType) -> FlinkType:
     """Return ``ARRAY<element>``."""
-    return FlinkType(f"ARRAY<{element.declared}>", ArrayType(element.spark, element.nullable))
+    spark = ArrayType(element.spark, element.nullable)
+    return FlinkType(f"ARRAY<{element.declared}>", spark, inner=element.within("element"))
 
 
 def map_of(key: FlinkType, value: FlinkType) -> FlinkType:
     """Return ``MAP<key, value>``."""
-    return FlinkType(f"MAP<{key.declared}, {value.declared}>", MapType(key.spark, value.spark, value.nullable))
+    spark = MapType(key.spark, value.spark, value.nullable)
+    return FlinkType(f"MAP<{key.declared}, {value.declared}>", spark, inner=value.within("value"))
 
 
 def row_of(fields: tuple[tuple[str, FlinkType], ...]) -> FlinkType:
     """Return ``ROW<name type, ...>``."""
     inner = ", ".join(f"{backquoted(name)} {kind.declared}" for name, kind in fields)
-    return FlinkType(f"ROW<{inner}>", StructType([StructField(n, k.spark, k.nullable) for n, k in fields]))
+    spark = StructType([StructField(n, k.spark, k.nullable) for n, k in fields])
+    return FlinkType(f"ROW<{inner}>", spark, inner=tuple(pair for n, k in fields for pair in k.within(n)))
 
 
 def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:
@@ -147,6 +162,8 @@ def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:
     result: FlinkType | None = None
     if isinstance(data_type, DecimalType):
         result = _decimal((data_type.precision, data_type.scale))
+    elif isinstance(data_type, TimeType):
+        result = _time((_TIME_DIGITS_MAX,))
     elif isinstance(data_type, ArrayType):
         result = array_of(of_spark(data_type.elementType, nullable=data_type.containsNull))
     elif isinstance(data_type, MapType):
@@ -173,6 +190,14 @@ def _timestamp(name: str, sizes: tuple[int, ...]) -> FlinkType:
     return FlinkType(f"{name}({digits})", _TIMESTAMPS[name], digits=digits)
 
 
+def _time(sizes: tuple[int, ...]) -> FlinkType:
+    digits = sizes[0] if sizes else 0
+    if len(sizes) > 1 or digits > _TIME_DIGITS_MAX:
+        msg = f"type TIME has 0 to {_TIME_DIGITS_MAX} digits of a second, as many as Flink keeps; got {_listed(sizes)}"
+        raise ValueError(msg)
+    return FlinkType(f"TIME({digits})", TIME, digits=digits)
+
+
 def _decimal(sizes: tuple[int, ...]) -> FlinkType:
     precision, scale = (*sizes, 0, 0)[:2] if sizes else (10, 0)
     if len(sizes) > 2 or not 1 <= precision <= 38 or scale > precision:
@@ -197,7 +222,7 @@ class TypeReader(Reader):
 
     def _with_nullability(self, kind: FlinkType) -> FlinkType:
         if self._take("NOT", "NULL"):
-            return FlinkType(kind.text, kind.spark, False, kind.digits)
+            return replace(kind, nullable=False)
         self._take("NULL")
         return kind
 
@@ -225,7 +250,7 @@ class TypeReader(Reader):
             name = "TIMESTAMP_LTZ"
         elif name == "TIMESTAMP" and self._is_word("WITH", "TIME", "ZONE"):
             self.raise_error("TIMESTAMP WITH TIME ZONE is not supported: use TIMESTAMP_LTZ, an instant", token)
-        elif name == "TIMESTAMP":
+        elif name in {"TIME", "TIMESTAMP"}:
             self._take("WITHOUT", "TIME", "ZONE")
         try:
             return plain(name, sizes)

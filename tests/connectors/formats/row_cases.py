@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tablestore.connectors.formats.registry import open_row_format
-from tablestore.connectors.formats.types import with_precision
+from tablestore.connectors.formats.types import TIME, with_precision
 
 NTZ = pa.timestamp("us")
 LTZ = pa.timestamp("us", tz="UTC")
@@ -29,6 +29,7 @@ ORDERS = pa.schema(
 EVENTS = pa.schema([("sensor_id", pa.int64()), ("message", pa.string()), millis("event_ts")])
 ITEMS = pa.schema([("item_id", pa.int64()), ("behavior", pa.string())])
 """The table of the reading vectors."""
+TIMES = pa.schema([("k", TIME), ("l", pa.list_(TIME))])
 
 AT = dt.datetime(2024, 1, 2, 3, 4, 5, 600_000)
 ORDER = (7, 'p,"q"', Decimal("12.50"), AT)

@@ -63,6 +63,8 @@ def within_years(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return st.integers(FIRST_DAY * DAY, (LAST_DAY + 1) * DAY - 1) | st.integers(0, 2_000_000_000).map(
             lambda s: s * 1_000_000
         )
+    if pt.is_time(kind):
+        return st.integers(0, 86_399_999).map(lambda milli: milli * 1_000_000)
     if pt.is_list(kind):
         return st.lists(may_be_null(kind.value_field), max_size=3)
     if pt.is_map(kind):

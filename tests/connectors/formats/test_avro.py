@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from snapshot.errors import BadRecordError, InvalidInputError
 from tablestore.connectors.formats.registry import open_row_format
-from tablestore.connectors.formats.types import with_precision
+from tablestore.connectors.formats.types import TIME, with_precision
 from tests.connectors.formats.row_cases import (
     AT,
     EVENTS,
@@ -37,6 +37,7 @@ from tests.harness import schema_strategies as tables
 
 REGION = pa.schema([pa.field("user_region", pa.string(), nullable=False)])
 HEAD = '{"type":"record","name":"record","namespace":"org.apache.flink.avro.generated","fields":['
+CLOCK = with_precision(pa.field("k", TIME), 3)
 FLAT = pa.schema(
     [
         pa.field("i", pa.int64()),
@@ -50,6 +51,7 @@ FLAT = pa.schema(
         pa.field("y", pa.date32()),
         pa.field("x", pa.binary()),
         pa.field("at", NTZ),
+        CLOCK,
         pa.field("must", pa.string(), nullable=False),
         pa.field("too", pa.int16(), nullable=False),
     ]
@@ -72,6 +74,7 @@ LISTS = pa.schema(
         (PAGEVIEWS, ("eu", 3, 2), "04657502060204"),
         (ORDERS, ORDER, "020e020a702c227122020404e202c0eb86829963"),
         (EVENTS, (5, "hi", AT), "020a0204686902c0eb86829963"),
+        (pa.schema([CLOCK]), (dt.time(10, 11, 12, 345_000),), "02b2cdfc22"),
         (EVENTS, (None, None, None), "000000"),
         (
             LISTS,
@@ -112,6 +115,8 @@ def _schema(schema: pa.Schema, **options: str) -> str:
     [
         (pa.field("t", NTZ), "Avro does not support TIMESTAMP type with precision: 6, it only supports"),
         (millis("t", LTZ), "does not hold TIMESTAMP_LTZ"),
+        (pa.field("t", TIME), "'t': Avro does not support TIME type with precision: 6"),
+        (pa.field("t", pa.list_(TIME)), r"'t\.element'.*precision: 6"),
         (pa.field("t", pa.struct([("u", pa.list_(NTZ))])), r"'t\.u\.element'.*precision: 6"),
         (pa.field("m", pa.map_(pa.int32(), pa.int32())), "maps with string keys only"),
         (pa.field("a-b", pa.int32()), "letters, digits and '_' only"),

@@ -24,7 +24,7 @@ from tablestore.connectors.formats.avro.resolving_bulk import resolving_bulk
 from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import RowFormat
 from tablestore.connectors.formats.registry import open_changelog_format, open_row_format
-from tablestore.connectors.formats.types import with_precision
+from tablestore.connectors.formats.types import TIME, with_precision
 from tests.connectors.formats.row_cases import rows
 from tests.connectors.formats.row_properties import batches
 from tests.connectors.harness.schema_registry import SchemaRegistryServer, basic, schema_registry
@@ -144,6 +144,26 @@ def test_any_schema_is_read_as_avro_resolves_it(server: SchemaRegistryServer) ->
     with pytest.raises(BadRecordError, match=r"type double, which a column of type string cannot hold") as raised:
         opened(server, WANTED).decode([None, *data])
     assert (raised.value.position, raised.value.field) == (3, "other")
+
+
+def test_times_of_other_writers_are_times_of_day(server: SchemaRegistryServer) -> None:
+    """Those of milliseconds are read in bulk, those of microseconds one by one; a day has no more than 24 hours."""
+    kinds = {"ms": {"type": "int", "logicalType": "time-millis"}, "us": {"type": "long", "logicalType": "time-micros"}}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    wanted = pa.schema([with_precision(pa.field(name, TIME), 3) for name in kinds])
+    data = sent(server, {"type": "record", "name": "R", "fields": fields}, *({name: dt.time(23, 59, 59, 999_000) for name in kinds},) * 3)  # fmt: skip  # noqa: E501
+    rows = opened(server, wanted).decode(data).batch.to_pylist()
+    assert rows == [{name: dt.time(23, 59, 59, 999_000) for name in kinds}] * 3
+    for field in fields:
+        number = {"name": field["name"], "type": field["type"]["type"]}
+        schema = {"type": "record", "name": "One", "fields": [field]}
+        one = pa.schema([wanted.field(field["name"])])
+        ahead = server.add(schema).to_bytes(4, "big")
+        for day in (86_400_000_000, -1):
+            plain = {"type": "record", "name": "One", "fields": [number]}
+            bad = b"\0" + ahead + payload(0, plain, {field["name"]: day // 1000 if field["name"] == "ms" else day})[5:]
+            with pytest.raises(BadRecordError, match=r"is no time of a day"):
+                opened(server, one).decode([bad])
 
 
 def test_what_cannot_be_read_is_named(server: SchemaRegistryServer) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from snapshot.errors import BadRecordError, InvalidInputError
 from tablestore.connectors.formats.csv import bulk_reader
 from tablestore.connectors.formats.registry import open_row_format
-from tests.connectors.formats.row_cases import ITEMS, LTZ, NTZ, ORDER, ORDERS, PAGEVIEWS, read, rows, written
+from tablestore.connectors.formats.types import TIME
+from tests.connectors.formats.row_cases import ITEMS, LTZ, NTZ, ORDER, ORDERS, PAGEVIEWS, TIMES, read, rows, written
 from tests.connectors.formats.row_properties import batches, check_bulk_is_one_by_one, damaged
 from tests.harness import schema_strategies as tables
 
@@ -31,6 +32,7 @@ FLAT = pa.schema(
         pa.field("t", NTZ),
         pa.field("z", LTZ),
         pa.field("y", pa.date32()),
+        pa.field("k", TIME),
         pa.field("must", pa.int16(), nullable=False),
     ]
 )
@@ -64,6 +66,7 @@ OPTIONS: list[dict[str, str]] = [
         (pa.schema([("x", pa.binary())]), (b"\x00\xff\x07\x08",), "AP8HCA=="),
         (pa.schema([("d", pa.date32()), ("b", pa.bool_())]), (dt.date(2024, 1, 2), True), "2024-01-02,true"),
         (pa.schema([("d", pa.float64()), ("i", pa.int8())]), (-1.5, -5), "-1.5,-5"),
+        (TIMES, (dt.time(10, 11, 12, 340_000), [dt.time(0), None]), "10:11:12.34,00:00:00;"),
         (pa.schema([("r", pa.struct([("x", pa.int8()), ("y", pa.string())]))]), ({"x": 1, "y": "a"},), "1;a"),
     ],
 )

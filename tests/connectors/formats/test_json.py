@@ -20,6 +20,7 @@ from tests.connectors.formats.row_cases import (
     ORDERS,
     PAGEVIEWS,
     Q02,
+    TIMES,
     millis,
     read,
     rows,
@@ -70,6 +71,11 @@ def moment(*time: int) -> dt.datetime:
             r'{"order_id":7,"product":"p,\"q\"","amount":12.5,"created_at":"2024-01-02 03:04:05.6"}',
         ),
         (pa.schema([("user_id", pa.int64())]), (5,), '{"user_id":5}'),
+        (
+            TIMES,
+            (dt.time(10, 11, 12, 340_000), [dt.time(0), None, dt.time(23, 59, 59, 999_999)]),
+            '{"k":"10:11:12.34","l":["00:00:00",null,"23:59:59.999999"]}',
+        ),
         (pa.schema([("payload", pa.string())]), ("x",), '{"payload":"x"}'),
         (ONE_OF_EACH, ROW, ROW_JSON.decode()),
         (ONE_OF_EACH, (None,) * 10, "{" + ",".join(f'"{name}":null' for name in ONE_OF_EACH.names) + "}"),
@@ -121,6 +127,31 @@ def test_a_timestamp_has_as_many_digits_as_it_needs(time: tuple[int, ...], expec
     iso = f'{{"t":"2024-01-02T{expected}"}}'.encode()
     assert written("json", schema, (moment(*time),), timestamp_format__standard="ISO-8601") == iso
     assert read("json", schema, iso, timestamp_format__standard="ISO-8601") == [(moment(*time),)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10:11:12", dt.time(10, 11, 12)),
+        ("00:00:00.5", dt.time(0, 0, 0, 500_000)),
+        ("23:59:59.999999999", dt.time(23, 59, 59, 999_999)),
+        *((text, None) for text in ("24:00:00", "10:60:00", "10:11:60", "10:11", "9:11:12", "10:11:12Z", "10:11:12.")),
+        *((text, None) for text in (" 10:11:12", "10-11-12", "37")),
+    ],
+)
+def test_times_that_are_read(text: str, expected: dt.time | None) -> None:
+    """In one batch with others, which is read in bulk, and in a list."""
+    row_format = open_row_format("json", TIMES, {}, side="")
+    good = b'{"k":"10:11:12.3","l":["00:00:01"]}'
+    for payload in (f'{{"k":"{text}","l":[]}}', f'{{"k":null,"l":["{text}"]}}'):
+        payloads = [good, payload.encode(), good]
+        if expected is None:
+            with pytest.raises(BadRecordError, match=r"expected a time as 12:30:00\.5, got '") as raised:
+                row_format.decode(payloads)
+            assert raised.value.position == 1
+        else:
+            row = row_format.decode(payloads).batch.to_pylist()[1]
+            assert [row["k"], *row["l"]] == ([expected] if row["k"] is not None else [None, expected])
 
 
 def test_null_fields_can_be_left_out() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tablestore.connectors.formats.json import bulk_reader
 from tablestore.connectors.formats.registry import open_row_format
+from tablestore.connectors.formats.types import TIME
 from tests.connectors.formats.row_cases import LTZ, NTZ
 from tests.connectors.formats.row_properties import batches, check_bulk_is_one_by_one, damaged
 from tests.harness import schema_strategies as tables
@@ -29,9 +30,11 @@ EVERYTHING = pa.schema(
         pa.field("t", NTZ),
         pa.field("z", LTZ),
         pa.field("y", pa.date32()),
+        pa.field("k", TIME),
         pa.field("x", pa.binary()),
         pa.field("must", pa.int8(), nullable=False),
         pa.field("l", pa.list_(pa.string())),
+        pa.field("e", pa.list_(TIME)),
         pa.field("m", pa.map_(pa.string(), pa.decimal128(20, 2))),
         pa.field("r", pa.struct([("p", pa.int32()), ("q", pa.list_(pa.float64()))])),
     ]

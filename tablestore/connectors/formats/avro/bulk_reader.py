@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from tablestore.connectors.formats.avro.schema import unit_of
+from tablestore.connectors.formats.avro.schema import MILLI, unit_of
 from tablestore.connectors.formats.bulk_decode import BulkRows
+from tablestore.connectors.formats.types import DAY_NANOS
 
 _PAD = 32
 """Zero bytes appended to the data, so that no fixed-width read goes beyond the buffer."""
@@ -183,6 +184,10 @@ def _values(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.
         limit = (2**63 - 1) // unit
         cursors.doubt(rows, (numbers > limit) | (numbers < -limit))
         return pa.array(numbers * unit if unit > 1 else numbers).view(data_type)
+    if pt.is_time(data_type):
+        is_time = (numbers >= 0) & (numbers < DAY_NANOS // MILLI)
+        cursors.doubt(rows, ~is_time)
+        return pa.array(np.where(is_time, numbers, 0) * MILLI).view(data_type)
     if data_type.bit_width < 64:
         limit = 1 << (data_type.bit_width - 1)
         cursors.doubt(rows, (numbers >= limit) | (numbers < -limit))

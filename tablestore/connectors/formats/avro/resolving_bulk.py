@@ -86,6 +86,8 @@ def _plain(written: AvroType, wanted: pa.DataType) -> pa.DataType | None:
         return wanted if written.kind == "long" and written.logical in _TIMESTAMPS else None
     if pt.is_date32(wanted):
         return wanted if written.kind == "int" and written.logical == "date" else None
+    if pt.is_time(wanted):
+        return wanted if written.kind == "int" and written.logical == "time-millis" else None
     found = None if written.logical else _PLAIN.get(written.kind)
     return found if found == wanted or (found, wanted) in _WIDER else None
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.types as pt
 
-from tablestore.connectors.formats.avro.row_reader import Cursor, Read, boolean, items, text
-from tablestore.connectors.formats.avro.schema import unit_of
+from tablestore.connectors.formats.avro.row_reader import Cursor, Read, boolean, items, text, time
+from tablestore.connectors.formats.avro.schema import MILLI, unit_of
 from tablestore.connectors.formats.avro.writer_schema import AvroType
 from tablestore.connectors.formats.values import UnfitError
 
@@ -23,6 +23,7 @@ _DOUBLE: Final = struct.Struct("<d")
 _UNITS: Final = {
     f"{local}timestamp-{unit}": size for local in ("", "local-") for unit, size in (("millis", 1000), ("micros", 1))
 }
+_TIMES: Final = {"time-millis": MILLI, "time-micros": MILLI // 1000}
 _NO_LOGICAL: Final = ("", "date")
 
 
@@ -149,6 +150,9 @@ def _number_reader(written: AvroType, field: pa.Field) -> Read | None:
             return None
         unit = _UNITS.get(logical) or unit_of(field)
         return lambda cursor: _in_range(cursor.long() * unit, 64)
+    if pt.is_time(wanted):
+        size = _TIMES.get(logical)
+        return None if size is None else lambda cursor: time(cursor, size)
     if logical not in _NO_LOGICAL and not pt.is_int64(wanted) and not pt.is_int32(wanted):
         return None
     if pt.is_date(wanted):

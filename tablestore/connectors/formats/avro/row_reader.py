@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from tablestore.connectors.formats.avro.schema import unit_of
+from tablestore.connectors.formats.avro.schema import MILLI, unit_of
+from tablestore.connectors.formats.types import DAY_NANOS
 from tablestore.connectors.formats.values import UnfitError
 
 
@@ -125,7 +126,8 @@ def _reader(field: pa.Field) -> Read:
     if pt.is_timestamp(data_type):
         unit = unit_of(field)
         return lambda cursor: _number(cursor, 64, unit)
-    return lambda cursor: _number(cursor, data_type.bit_width, 1)
+    width = data_type.bit_width
+    return (lambda cursor: time(cursor, MILLI)) if pt.is_time(data_type) else (lambda cursor: _number(cursor, width, 1))
 
 
 def items(cursor: Cursor, read: Read) -> list[Any]:
@@ -160,6 +162,15 @@ def boolean(cursor: Cursor) -> bool:
         msg = f"a boolean is 0 or 1, got {byte}"
         raise UnfitError(msg)
     return byte == 1
+
+
+def time(cursor: Cursor, unit: int) -> int:
+    """Read a time of day in units of so many nanoseconds, as nanoseconds."""
+    number = cursor.long()
+    if not 0 <= number * unit < DAY_NANOS:
+        msg = f"{number} is no time of a day"
+        raise UnfitError(msg)
+    return number * unit
 
 
 def _number(cursor: Cursor, bits: int, unit: int) -> int:

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from snapshot.errors import InvalidInputError
-from tablestore.connectors.formats.types import precision
+from tablestore.connectors.formats.types import TIME, precision
 
+MILLI = 1_000_000
+"""The number of nanoseconds in the unit of ``time-millis``."""
 NAMESPACE = "org.apache.flink.avro.generated"
 
 _FLAT = {
@@ -23,6 +25,7 @@ _FLAT = {
     pa.string(): "string",
     pa.binary(): "bytes",
     pa.date32(): {"type": "int", "logicalType": "date"},
+    TIME: {"type": "int", "logicalType": "time-millis"},
 }
 
 
@@ -84,6 +87,12 @@ def with_logical_types(field: pa.Field, path: str, *, legacy: bool) -> pa.Field:
             msg = f"column {path!r}: format 'avro' has maps with string keys only, this one has {kind.key_type}"
             raise InvalidInputError(msg)
         kind = pa.map_(kind.key_field, with_logical_types(kind.item_field, f"{path}.value", legacy=legacy))
+    if pt.is_time(kind) and precision(field) > 3:
+        msg = (
+            f"column {path!r}: Avro does not support TIME type with precision: {precision(field)}, it only supports "
+            "precision less than 3. Declare TIME(3)"
+        )
+        raise InvalidInputError(msg)
     if not pt.is_timestamp(kind):
         return field.with_type(kind)
     return field.with_metadata({**(field.metadata or {}), LOGICAL: _logical(field, path, legacy=legacy).encode()})

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from log_system.formats.changes_schema import map_pairs
-from tablestore.connectors.formats.avro.schema import unit_of
+from tablestore.connectors.formats.avro.schema import MILLI, unit_of
 
 _NULL, _THERE = b"\x00", b"\x02"
 """The encoded branch indexes of a union with null first: 0 (null) and 1 (value), as Avro integers."""
@@ -72,6 +72,8 @@ def _encode(column: pa.Array, field: pa.Field) -> pa.Array:
     if pt.is_timestamp(data_type):
         # Floor division rounds down, like Java's toEpochMilli.
         return _long(_numbers(column.view(pa.int64())) // unit_of(field))
+    if pt.is_time(data_type):
+        return _long(_numbers(column.view(pa.int64())) // MILLI)
     return _long(_numbers(column.view(pa.int32()) if pt.is_date(data_type) else column))
 
 

@@ -83,10 +83,10 @@ def text_sql(
 
 
 def plain_text_sql(data_type: pa.DataType, sql: str, *, separator: str) -> str:
-    """Return SQL for the text of a binary, date or timestamp column, without quotes."""
+    """Return SQL for the text of a binary, date, time or timestamp column, without quotes."""
     if pt.is_binary(data_type):
         return f"to_base64({sql})"
-    if pt.is_date(data_type):
+    if pt.is_date(data_type) or pt.is_time(data_type):
         return f"({sql})::VARCHAR"
     # DuckDB writes fractional seconds without trailing zeros, as Flink does.
     text = f"({sql})::VARCHAR" if separator == " " else f"replace(({sql})::VARCHAR, ' ', {text_literal(separator)})"
