@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from log_system.files.log import FilesLog
-from snapshot.errors import DataLostError, NotFoundError
+from snapshot.errors import DataLostError, NotFoundError, TableStoreError
 from snapshot.records import Split
 from tablestore.context import TableContext
 from tablestore.options.read_options import ScanMode
@@ -94,15 +94,27 @@ class Feed:
             splits = self._log.plan(after, through, self._columns)
             return self._files.plan(after, through, self._columns) if splits is None else splits
         except DataLostError as error:
-            msg = (
-                f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
-                f"the table's files ({error}). Start a new query with scan_mode='full'."
-            )
-            raise DataLostError(msg) from error
+            raise self._lost(after + 1, through, error) from error
 
     def rows(self, snapshot: int) -> int:
-        """Return the number of changes in a snapshot."""
-        return self._table.log.rows(snapshot)
+        """Return the number of changes in a snapshot.
+
+        Raises:
+            DataLostError: the snapshot has expired.
+        """
+        try:
+            return self._table.log.rows(snapshot)
+        except NotFoundError as error:
+            if snapshot >= self._table.files.oldest():
+                raise
+            raise self._lost(snapshot, snapshot, error) from error
+
+    def _lost(self, first: int, last: int, why: TableStoreError) -> DataLostError:
+        which = f"snapshots {first} to {last} are" if first < last else f"snapshot {first} is"
+        return DataLostError(
+            f"table {self._table.path!r}: {which} no longer in the log nor all in the table's files ({why}). Start a "
+            "new query with scan_mode='full'."
+        )
 
     def _gone(self, since: str, oldest: int) -> str:
         return (

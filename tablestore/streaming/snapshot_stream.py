@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
-from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
+from snapshot.errors import ConflictError, CorruptedError, InvalidInputError, TableReplacedError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
@@ -115,6 +115,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the last snapshot of the next micro-batch; a read limit never splits a snapshot.
 
         Raises:
+            CorruptedError: the table was set back to before what the query has read.
             DataLostError: the topic was created again.
             NotFoundError: the topic was deleted.
             TableReplacedError: the query has read an earlier table at the same path.
@@ -132,6 +133,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after == BEFORE_FULL:
             return self._offset(through)
         if through <= after:
+            self._check_not_ahead(after)
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
@@ -178,6 +180,17 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # There is a snapshot after that time, so the last one before it no longer changes.
         self._until = self._table.files.snapshot_as_of(time).id
         return min(newest, self._until)
+
+    def _check_not_ahead(self, after: int) -> None:
+        # The visible snapshots may be fewer for a while, where the log's index was lost.
+        newest = self._table.files.latest()
+        if after > newest:
+            msg = (
+                f"table {self._table.path!r}: this query has read up to snapshot {after}, but the table ends with "
+                f"{newest}: it was set back (an old copy was restored?). Bring snapshots {newest + 1} to {after} back, "
+                "or start a new query, with a new checkpoint and scan_mode='full'."
+            )
+            raise CorruptedError(msg)
 
     def _begin(self) -> int:
         options = self._options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, NotFoundError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
@@ -210,3 +211,16 @@ def test_a_wrong_read_option_says_what_to_do(options: dict[str, str], words: str
 def test_a_read_needs_a_path() -> None:
     with pytest.raises(InvalidInputError, match="option 'path' is required"):
         parse_read_options({})
+
+
+@pytest.mark.parametrize("source", ["no log"], indirect=True)
+def test_a_query_that_has_read_more_than_the_table_holds_says_so(source: Source, tmp_path: Path) -> None:
+    path, copy = Path(source.table.path), tmp_path / "copy"
+    shutil.copytree(path, copy)
+    write(source.writer, [(8, "h")])
+    offset = source.stream().latestOffset(source.stream(scan_mode="earliest").initialOffset(), ALL)
+    assert offset["snapshot"] == 4
+    shutil.rmtree(path)
+    copy.rename(path)
+    with pytest.raises(CorruptedError, match="has read up to snapshot 4, but the table ends with 3: it was set back"):
+        source.stream().latestOffset(offset, ALL)
