@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 logger = logging.getLogger("tablestore")
 T = TypeVar("T")
+_FAILURES: ContextVar[list[Exception] | None] = ContextVar("failures", default=None)
 
 
 def after_write(target: str, what: str, work: Callable[[], T]) -> T | None:
-    """Run maintenance after a finished write; log a failure as a warning and never raise it.
+    """Run maintenance after a finished write; log a failure as a warning, except within ``failures``; never raise it.
 
     Args:
         target: what was written, for the message, such as ``table '/data/orders'``.
@@ -24,5 +27,21 @@ def after_write(target: str, what: str, work: Callable[[], T]) -> T | None:
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller would repeat a write that has landed
-        logger.warning("%s: the write is done; %s after it failed: %s: %s", target, what, type(error).__name__, error)
+        failed = _FAILURES.get()
+        if failed is None:
+            text = "%s: the write is done; %s after it failed: %s: %s"
+            logger.warning(text, target, what, type(error).__name__, error)
+        else:
+            failed.append(error)
         return None
+
+
+@contextmanager
+def failures() -> Iterator[list[Exception]]:
+    """Collect the failures of maintenance instead of logging them, for a caller that has written nothing."""
+    found: list[Exception] = []
+    token = _FAILURES.set(found)
+    try:
+        yield found
+    finally:
+        _FAILURES.reset(token)

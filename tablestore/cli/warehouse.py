@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 from rich.console import Console
@@ -112,8 +112,8 @@ def _newest(place: Storage) -> int | str:
         return error.kind
 
 
-def _lister(paths: Iterable[str], warehouse: str | None) -> Callable[[], list[str]]:
-    """Return a function that lists the tables to serve."""
+def _lister(paths: Iterable[str], warehouse: str | None) -> Callable[[], Iterable[str]]:
+    """Return a function that lists the tables to serve; an error of one definition comes after the other tables."""
     fixed = [Storage.at(path).root for path in paths]
     if warehouse is None:
         return lambda: fixed
@@ -122,8 +122,18 @@ def _lister(paths: Iterable[str], warehouse: str | None) -> Callable[[], list[st
 
     folder = Storage.at(warehouse)
 
-    def tables() -> list[str]:
-        found = [each.path for each in Definitions(folder).all() if each.path is not None]
-        return [*fixed, *(folder.child(path).root for path in found)]
+    def tables() -> Iterator[str]:
+        yield from fixed
+        definitions, failed = Definitions(folder), list[TableStoreError]()
+        for name in definitions.names():
+            try:
+                found = definitions.get(name)
+            except TableStoreError as error:
+                failed.append(error)
+                continue
+            if found is not None and found.path is not None:
+                yield folder.child(found.path).root
+        if failed:
+            raise failed[0]
 
     return tables

@@ -35,8 +35,8 @@ Head = str | tuple[str, str]
 _OPERATION_WORDS = {"update_preimage": "before update", "update_postimage": "update"}
 
 
-def overview(states: Sequence[TableState]) -> str:
-    """Return the page of all tables."""
+def overview(states: Sequence[TableState], unlisted: str = "") -> str:
+    """Return the page of all tables; ``unlisted`` says why there may be more."""
     rows = [
         [
             f'<a href="{_link(state.path)}">{escape(_name(state.path))}</a>'
@@ -66,7 +66,8 @@ def overview(states: Sequence[TableState]) -> str:
         _tile("snapshots not in a log yet", f"{sum(state.behind.snapshots for state in states):,}"),
     ]
     body = _card("Tables", _table(heads, rows) if rows else "<p>No tables yet.</p>")
-    return _page("Tables", f'<h1>Tables</h1><p class="path"></p><div class="tiles">{"".join(tiles)}</div>{body}')
+    alert = f'<div class="alert bad">{escape(unlisted)}</div>' if unlisted else ""
+    return _page("Tables", f'<h1>Tables</h1><p class="path"></p>{alert}<div class="tiles">{"".join(tiles)}</div>{body}')
 
 
 def detail(state: TableState, table: TableContext, *, before: int | None = None, whole: bool = False) -> str:

@@ -33,7 +33,12 @@ class _Watched:
 
 
 class Service:
-    """Watches the tables that a function lists, two threads each: one publishes, one verifies. A context manager."""
+    """Watches the tables that a function lists, two threads each: one publishes, one verifies. A context manager.
+
+    Attributes:
+        metrics: the metrics of the tables.
+        unlisted: why some tables may not be watched; empty if all could be listed.
+    """
 
     def __init__(
         self,
@@ -46,7 +51,8 @@ class Service:
         """Create the service; nothing runs before the context is entered.
 
         Args:
-            tables: returns the paths of the tables; called again every few seconds.
+            tables: yields the paths of the tables; called again every few seconds. After an error, those that it has
+                yielded are watched, and those that are watched stay.
             options: Kafka client options for all tables, which are not stored with them.
             schedule: how often to look and work.
             verify_rate: most records of the logs that are read per second to compare them; None for no limit.
@@ -62,6 +68,7 @@ class Service:
         )
         self._stop = threading.Event()
         self._watched: dict[str, _Watched] = {}
+        self.unlisted = ""
         self._lister = threading.Thread(target=self._list, name="tablestore-serve", daemon=True)
 
     def __enter__(self) -> Service:
@@ -93,8 +100,11 @@ class Service:
         return None if found is None else found.watcher
 
     def problems(self) -> dict[str, str]:
-        """Return what is wrong with tables, by path: errors, differences, and logs that stay behind."""
-        found = {}
+        """Return what is wrong with tables, by path: errors, differences, and logs that stay behind.
+
+        The path of tables that cannot be listed is empty.
+        """
+        found = {"": self.unlisted} if self.unlisted else {}
         for state in self.states:
             if state.error or state.verify.error:
                 found[state.path] = state.error or state.verify.error
@@ -106,15 +116,22 @@ class Service:
 
     def _list(self) -> None:
         while True:
+            listed, unlisted = set[str](), ""
             try:
-                self._watch(set(self._tables()))
-            except TableStoreError as error:
-                logger.warning("the tables cannot be listed: %s", error)
+                for path in self._tables():
+                    listed.add(path)
+            except Exception as error:
+                unlisted = f"not all tables can be listed: {str(error) or type(error).__name__}"
+                if unlisted != self.unlisted:
+                    unexpected = not isinstance(error, TableStoreError)
+                    logger.warning("%s", unlisted, exc_info=unexpected)
+            self._watch(listed, stop_others=not unlisted)
+            self.unlisted = unlisted
             if self._stop.wait(_LIST_SECONDS):
                 return
 
-    def _watch(self, paths: set[str]) -> None:
-        for path in self._watched.keys() - paths:
+    def _watch(self, paths: set[str], *, stop_others: bool) -> None:
+        for path in self._watched.keys() - paths if stop_others else ():
             self._watched.pop(path).stop.set()
         for path in sorted(paths - self._watched.keys()):
             watcher, stop = self._make(path), threading.Event()

@@ -180,7 +180,7 @@ class TableVerifier:
             if through >= newest or held.latest.snapshot < through:
                 break
         # Step 4.
-        if held.whole is None and time.time() * 1000 - held.whole_ms < self._whole * 1000:
+        if held.whole is None and not self._is_whole_due(held):
             return False
         return self._store(table, file, self._step_of_whole(table, held)).whole is not None
 
@@ -197,10 +197,14 @@ class TableVerifier:
     def _round_of_eventual(self, table: TableContext, file: VerifiedFile, held: Verified) -> bool:
         """Compare the whole log if that is due: it does not keep snapshots apart."""
         now = time.time() * 1000
-        if now - held.whole_ms >= self._whole * 1000:
+        if self._is_whole_due(held):
             found = Pass().then(self._compare(table, Pass(), None), at_end=True)
             self._store(table, file, replace(held, latest=found, whole_ms=int(now)))
         return False
+
+    def _is_whole_due(self, held: Verified) -> bool:
+        """Return whether the last comparison of the whole log was too long ago, or dated by a clock that was ahead."""
+        return not 0 <= time.time() * 1000 - held.whole_ms < self._whole * 1000
 
     def _again(self, table: TableContext, latest: Pass) -> Pass:
         """Compare snapshots that had differences again, and return the pass with the remaining ones."""
@@ -256,7 +260,14 @@ class TableVerifier:
     def _store(self, table: TableContext, file: VerifiedFile, state: Verified) -> Verified:
         """Store a state, unless the table was dropped meanwhile; return what is stored."""
         table.check_same()
-        return self._show(file.write(state), at_ms=int(time.time() * 1000))
+        state = file.write(state)
+        try:
+            table.check_same()
+        except (NotFoundError, TableReplacedError):
+            # What is left in the folder of a dropped table would be in the way of the next one.
+            file.delete()
+            raise
+        return self._show(state, at_ms=int(time.time() * 1000))
 
     def _show(self, held: Verified, *, at_ms: int | None = None) -> Verified:
         self.state = replace(

@@ -131,6 +131,10 @@ class VerifiedFile:
         self._storage.put(FILE, state.to_json())
         return state
 
+    def delete(self) -> None:
+        """Delete the file."""
+        self._storage.delete(FILE)
+
 
 def merged(kept: Iterable[Difference], found: Iterable[Difference]) -> tuple[Difference, ...]:
     """Return differences without those that name a place again; the later one of a place counts."""

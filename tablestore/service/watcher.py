@@ -13,6 +13,7 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
 from snapshot.store.changes import MAINTENANCE
 from snapshot.store.table_files import TableFiles
+from tablestore.after_write import failures
 from tablestore.context import TableContext
 from tablestore.local.handle import LocalHandle
 from tablestore.service.verifier import TableVerifier, Throttle, VerifyState
@@ -198,9 +199,11 @@ class TableWatcher:
             handle.recover()
             self._measure(handle.refresh())
         if now - self._maintained >= self._schedule.maintain:
-            self._maintained = now
-            with handle.lock:
+            with handle.lock, failures() as failed:
                 handle.maintain()
+            if failed:
+                raise failed[0]
+            self._maintained = now
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -226,14 +229,18 @@ class TableWatcher:
         published = with_maintenance(files, max(published, before_oldest), newest)
         _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
         merged = with_maintenance(files, max(merged, before_oldest), newest)
+        lag, now = behind(files, published, newest), time.monotonic()
         if published != self._seen or published >= newest:
-            self._seen, self._behind_since = published, time.monotonic()
+            self._seen, self._behind_since = published, now
+        if lag.snapshots:
+            # The clock that dated the snapshot may be ahead.
+            lag = replace(lag, seconds=max(lag.seconds, now - self._behind_since))
         self._state = replace(
             self._state,
             has_log=table.log.publishes,
             newest=newest,
             published=published,
-            behind=behind(files, published, newest),
+            behind=lag,
             merged=merged,
             merged_age=behind(files, merged, newest).seconds,
         )

@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             self._answer(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", self._service.metrics.text())
         elif path == "/":
-            self._answer(HTTPStatus.OK, _HTML, page.overview(self._service.states).encode())
+            self._answer(HTTPStatus.OK, _HTML, page.overview(self._service.states, self._service.unlisted).encode())
         elif path in ("/table", "/log"):
             self._table(path, query)
         else:

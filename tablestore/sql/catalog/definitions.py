@@ -71,10 +71,13 @@ class Definitions:
         """Return the newest definition of a name, or None if there is none or it was dropped."""
         return self._newest(name)[1]
 
+    def names(self) -> list[str]:
+        """Return the names that have or had a definition, sorted."""
+        return sorted(unquote(folder) for folder in self._storage.names())
+
     def all(self) -> list[Definition]:
         """Return all definitions, sorted by name."""
-        names = sorted(unquote(folder) for folder in self._storage.names())
-        return [found for found in map(self.get, names) if found is not None]
+        return [found for found in map(self.get, self.names()) if found is not None]
 
     def add(self, definition: Definition) -> None:
         """Store a definition under a name that is free.

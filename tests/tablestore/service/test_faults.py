@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ import pytest
 
 from log_system.local_kafka.owned import LocalKafka
 from tablestore import create_local, open_local
+from tablestore.cli.warehouse import _lister
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.service.service import Service
@@ -168,6 +170,53 @@ def test_a_table_that_is_dropped_and_created_is_compared_from_its_beginning(
         until(lambda: not state_of(service).error and state_of(service).newest == 1)
         until(lambda: agrees(service, 1))
         assert "snapshot 5" not in web.table(path).text
+
+
+def test_a_definition_that_cannot_be_read_is_shown_and_the_other_tables_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tablestore.service.service._LIST_SECONDS", 0.05)
+    warehouse, ddl = tmp_path / "warehouse", "CREATE TABLE {} (id INT NOT NULL, PRIMARY KEY (id) NOT ENFORCED)"
+    for name in ("a", "broken", "z"):
+        create_local(warehouse / name, "id int", primary_key="id")
+        (folder := warehouse / "_catalog" / name).mkdir(parents=True)
+        definition = {"format": 1, "ddl": ddl.format(name), "path": name}
+        (folder / "00000001.json").write_text(json.dumps(definition))
+    damaged = warehouse / "_catalog" / "broken" / "00000001.json"
+    text = damaged.read_bytes()
+    damaged.write_bytes(text[:20])
+    with Service(_lister([], str(warehouse)), schedule=QUICK) as service, served(service) as web:
+
+        def names() -> list[str]:
+            return [Path(state.path).name for state in service.states]
+
+        until(lambda: names() == ["a", "z"] and service.unlisted)
+        for page in (web.get("/"), web.get("/healthz")):
+            assert "this is not a definition of a table" in page.text
+        assert web.get("/healthz").status == 503
+        damaged.write_bytes(text)
+        until(lambda: names() == ["a", "broken", "z"] and web.get("/healthz").status == 200)
+        # Tables that were watched stay while the list is not complete.
+        damaged.write_bytes(b"")
+        until(lambda: service.unlisted)
+        assert names() == ["a", "broken", "z"]
+
+
+def test_maintenance_that_fails_is_shown_until_it_succeeds(tmp_path: Path) -> None:
+    table = create_local(tmp_path / "t", "id int", primary_key="id", options={"compaction.auto": False})
+    for n in range(3):
+        table.write([{"id": n}])
+    table.alter.set_options({"compaction.auto": True, "compaction.commits": 2})
+    lost = next(file for file in (tmp_path / "t" / "_changes").rglob("*.parquet"))
+    lost.rename(tmp_path / "kept")
+    with Service(lambda: [table.path], schedule=QUICK) as service, served(service) as web:
+        until(lambda: service.states and lost.name in state_of(service).error)
+        failed = state_of(service).errors["data-lost"]
+        until(lambda: state_of(service).errors["data-lost"] > failed + 2)
+        assert web.get("/healthz").status == 503, "it is not forgotten between two attempts"
+        (tmp_path / "kept").rename(lost)
+        until(lambda: web.get("/healthz").status == 200 and state_of(service).merged == state_of(service).newest)
+    assert {row["id"] for row in table.to_arrow().to_pylist()} == {0, 1, 2}
 
 
 @contextmanager

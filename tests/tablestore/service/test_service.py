@@ -133,6 +133,18 @@ def test_a_broker_that_is_away_is_said_and_waited_for(tmp_path: Path, topic: Cal
             audit(tmp_path / "t", servers, name, PARTITIONS)
 
 
+def test_a_log_is_behind_for_as_long_as_it_is_seen_to_be_whatever_the_clocks_say(table: TableContext) -> None:
+    write(Writer(table, None), [(1, "a")])
+    entry = Path(table.path) / "_changes" / "_delta_log" / f"{1:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] += 365 * 86_400_000
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    with Service(lambda: [table.path], schedule=Schedule(poll=0.05, grace=1_000.0)) as service:
+        until(lambda: service.states and state_of(service).behind.seconds > 0.2)
+
+
 def test_tables_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tablestore.service.service._LIST_SECONDS", 0.05)
     monkeypatch.setattr("tablestore.service.watcher._LOOK_SECONDS", 0.05)

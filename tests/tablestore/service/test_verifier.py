@@ -15,11 +15,13 @@ import pytest
 from log_system.index import INDEX
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
-from snapshot.errors import UnavailableError
+from snapshot.errors import NotFoundError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import create_local
+from tablestore.context import TableContext
+from tablestore.ddl import create_drop
 from tablestore.service.verifier import TableVerifier, Throttle
-from tablestore.service.verify_position import FILE, Verified
+from tablestore.service.verify_position import FILE, Verified, VerifiedFile
 from tests.harness.damage import Damaged
 
 HOUR = 3_600.0
@@ -58,6 +60,31 @@ def test_a_restarted_service_goes_on_where_the_last_one_stopped(table: Damaged) 
     assert second.state.snapshot == 5
     assert 0 < second.state.records < whole
     assert second.state.whole_ms == first.state.whole_ms
+
+
+def test_the_position_of_a_table_that_is_dropped_meanwhile_is_not_in_the_way_of_the_next_one(
+    table: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = VerifiedFile.write
+
+    def late(file: VerifiedFile, state: Verified) -> Verified:
+        create_drop.drop(TableContext.open(str(table.path)))
+        return write(file, state)
+
+    monkeypatch.setattr(VerifiedFile, "write", late)
+    with pytest.raises(NotFoundError):
+        finish(verifier_of(table))
+    create_local(table.path, "id int", primary_key="id")
+
+
+def test_a_whole_comparison_that_was_dated_by_a_clock_ahead_is_made_again(table: Damaged) -> None:
+    finish(verifier_of(table))
+    in_a_year = int(time.time() + 365 * 24 * HOUR) * 1000
+    (table.path / INDEX / FILE).write_bytes(replace(stored(table), whole_ms=in_a_year).to_json())
+    again = verifier_of(table)
+    finish(again)
+    assert again.state.whole_ms <= time.time() * 1000
+    assert stored(table).whole_ms == again.state.whole_ms
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"table": 1', b"[]"])
