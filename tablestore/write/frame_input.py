@@ -25,34 +25,24 @@ from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
 from tablestore.spark.tasks import shares
 from tablestore.write import arrow_input
-from tablestore.write.small_frames import collect_small
 from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
-
-_FILES_MAX = 8
 
 
 def stage_frame(frame: DataFrame, stager: Stager) -> list[StagedFile]:
-    """Prepare and stage a frame's rows: in a Spark job, or in this process if the frame is local or small.
+    """Prepare and stage a frame's rows: in a Spark job, or in this process if the frame is local.
 
     Raises:
         InvalidInputError: the columns are not the table's, or rows were rejected; the staged files are removed.
         UnavailableError: the file system failed; the staged files are removed.
     """
     spec, preimages = stager.spec, stager.rule.takes_preimages
-    check_columns(frame.schema, spec)
-    rows = frame.toArrow() if frame.isLocal() else collect_small(frame) if _has_few_files(stager) else None
-    if rows is not None:
-        batches = arrow_input.prepare_batches(iter(rows.to_batches()), spec, task=0, preimages=preimages)
+    if frame.isLocal():
+        check_columns(frame.schema, spec)
+        batches = arrow_input.prepare_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
         return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
     if not spec.has_key:
         return run_staging(prepare_rows(frame, spec), stager)
     return run_staging(prepare_changes(frame, spec, stager.buckets, preimages=preimages), stager)
-
-
-def _has_few_files(stager: Stager) -> bool:
-    """Return whether staging only writes files, and so few that one thread is fast enough, on object stores too."""
-    files = stager.buckets if stager.spec.has_key else 1
-    return stager.lookup is None and files <= _FILES_MAX and (stager.spec.has_key or not stager.spec.partition_by)
 
 
 def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
