@@ -149,19 +149,31 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
         )
 
 
-def compact_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
+def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None = None) -> Snapshot | None:
     """Compact if the changes exceed the table's limits, or combine small change files; cheap if neither is due.
 
     This runs after a completed write, so a failure is only logged as a warning; the next write tries again.
+
+    Args:
+        table: the table.
+        run_tasks: runs the tasks.
+        checked: the newest snapshot when this caller checked last; others may have committed several since.
     """
     if not table.options.compaction.auto:
         return None
-    work = _compact_changes_if_due if table.spec.has_key else _compact_files_if_due
-    return after_write(f"table {table.path}", "compacting", lambda: work(table, run_tasks))
+
+    def work() -> Snapshot | None:
+        if table.spec.has_key:
+            return _compact_changes_if_due(table, run_tasks)
+        return _compact_files_if_due(table, run_tasks, checked)
+
+    return after_write(f"table {table.path}", "compacting", work)
 
 
-def _compact_files_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
-    is_due = table.files.latest() % table.options.compaction.commits == 0
+def _compact_files_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None) -> Snapshot | None:
+    """Compact if a multiple of ``compaction.commits`` has been reached since the last check, by default just now."""
+    newest, commits = table.files.latest(), table.options.compaction.commits
+    is_due = newest // commits > (newest - 1 if checked is None else checked) // commits
     return compact(table, run_tasks) if is_due else None
 
 

@@ -46,6 +46,7 @@ class TableHandle(ABC):
         self.table = table
         self.run_tasks = run_tasks
         self._publish_tasks = publish_tasks
+        self._compaction_checked: int | None = None
         self._partitions_checked: float | None = None
         self._open_writer(table)
 
@@ -100,8 +101,9 @@ class TableHandle(ABC):
     def maintain(self) -> None:
         """Compact, expire snapshots and expire partitions if the table's options say that it is due."""
         self.renew()
-        meter = self.writer.meter
-        meter.made("compact", lambda: compact_if_due(self.refresh(), self.run_tasks))
+        meter, table = self.writer.meter, self.refresh()
+        checked, self._compaction_checked = self._compaction_checked, table.files.latest()
+        meter.made("compact", lambda: compact_if_due(table, self.run_tasks, checked))
         with meter.measured("expire") as tell:
             report = expire_if_due(self.refresh())
             if report is not None:

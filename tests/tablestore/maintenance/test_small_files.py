@@ -10,12 +10,15 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import InvalidInputError
+from tablestore import create_local
 from tablestore.context import TableContext
+from tablestore.local.handle import LocalHandle
 from tablestore.maintenance.compact import compact, compact_if_due
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.remove_orphans import remove_orphans
@@ -106,6 +109,22 @@ def test_small_files_are_put_together_and_nobody_sees_it(
     assert [s.operation for s in often.files.snapshots()].count("compact") == 2
     assert rows_of(often) == [(n, "v") for n in range(9)]
     assert len(often.files.base_table.files()) < 4
+
+
+def test_compaction_is_due_where_others_have_committed_past_the_multiple(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create_local(path, "id bigint", options={"compaction.commits": "4"})
+    handle = LocalHandle(TableContext.open(path))
+
+    def after(appends: int) -> str:
+        for _ in range(appends):
+            write_deltalake(path, pa.table({"id": [1]}), mode="append")
+        handle.maintain()
+        files = TableContext.open(path).files
+        return files.snapshot(files.latest()).operation
+
+    # The snapshots are 3, then 5 and 6, then 7, then 8 and 9.
+    assert [after(appends) for appends in (3, 2, 1, 1)] == ["foreign", "compact", "foreign", "compact"]
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["key table", "append table"])
