@@ -58,6 +58,7 @@ def commit_expiry(files: TableFiles, oldest: int) -> int | None:
     Raises:
         ConflictError: other writers committed first too often; nothing has expired.
     """
+    foreign, checked = (0, oldest) if files.spec.has_key else _checked(files, oldest)
     for _ in range(ATTEMPTS_MAX):
         newest = files.latest()
         if files.oldest(fresh=False) >= oldest:
@@ -65,7 +66,12 @@ def commit_expiry(files: TableFiles, oldest: int) -> int | None:
         info = {"kind": "expire", "rows": 0, "oldest": oldest}
         transactions = [(OLDEST, oldest)]
         if not files.spec.has_key:
-            transactions += _checked(files, oldest, newest)
+            try:
+                foreign, checked = max(foreign, _last_foreign(files, checked + 1, newest)), newest
+                transactions += [(FOREIGN, foreign), (CHECKED, checked)]
+            except DataLostError:
+                # Another expiry, or another writer, has removed entries; a later expiry checks again.
+                pass
         try:
             files.log.commit(newest + 1, add=[], info=info, transactions=transactions, data_change=False)
         except ConflictError:
@@ -116,32 +122,27 @@ def _not_added_again(files: TableFiles, found: tuple[DataFile, ...], oldest: int
     expiry has checked, or all if another Delta writer is known to have added files after ``oldest``.
     """
     newest = files.base_table.version() if found else oldest
+    foreign, checked = _checked(files, oldest)
     again: set[str] = set()
-    for commit in _commits(files, _first_unchecked(files, oldest), newest):
+    for commit in _commits(files, (oldest if foreign > oldest else checked) + 1, newest):
         again |= _paths((*commit.added, *commit.copied))
     return _others(found, again)
 
 
-def _first_unchecked(files: TableFiles, oldest: int) -> int:
-    """Return the first version after ``oldest`` in which another Delta writer may have added a file again."""
+def _checked(files: TableFiles, oldest: int) -> tuple[int, int]:
+    """Return what expiries have recorded of an append table: its last foreign version up to another, and that one.
+
+    Foreign is a version by which another Delta writer added files. Versions up to ``oldest`` count as checked.
+    """
     checked = files.base_table.transaction_version(CHECKED)
     foreign = files.base_table.transaction_version(FOREIGN, fresh=False)
-    if checked is None or foreign is None or foreign > oldest:
-        return oldest + 1
-    return max(oldest, checked) + 1
+    return (0, oldest) if checked is None or foreign is None else (foreign, max(oldest, checked))
 
 
-def _checked(files: TableFiles, oldest: int, newest: int) -> list[tuple[str, int]]:
-    """Return the ``txn`` actions that spare later expiries of an append table reading versions up to ``newest``."""
-    checked = files.base_table.transaction_version(CHECKED, fresh=False)
-    foreign = files.base_table.transaction_version(FOREIGN, fresh=False)
-    first = oldest + 1 if checked is None or foreign is None else max(oldest, checked) + 1
-    others = (c.version for c in _commits(files, first, newest) if "kind" not in c.info and (c.added or c.copied))
-    try:
-        return [(FOREIGN, max(others, default=foreign or 0)), (CHECKED, newest)]
-    except DataLostError:
-        # Another expiry, or another writer, has removed entries.
-        return []
+def _last_foreign(files: TableFiles, first: int, last: int) -> int:
+    """Return the last version from ``first`` to ``last`` by which another Delta writer added files; 0 if none did."""
+    commits = _commits(files, first, last)
+    return max((c.version for c in commits if "kind" not in c.info and (c.added or c.copied)), default=0)
 
 
 def _commits(files: TableFiles, first: int, last: int) -> Iterator[Commit]:

@@ -102,8 +102,9 @@ class TableHandle(ABC):
         """Compact, expire snapshots and expire partitions if the table's options say that it is due."""
         self.renew()
         meter, table = self.writer.meter, self.refresh()
-        checked, self._compaction_checked = self._compaction_checked, table.files.latest()
-        meter.made("compact", lambda: compact_if_due(table, self.run_tasks, checked))
+        meter.made("compact", lambda: compact_if_due(table, self.run_tasks, self._compaction_checked))
+        # As of the check, which has just looked: this costs no request.
+        self._compaction_checked = table.files.log.version(fresh=False)
         with meter.measured("expire") as tell:
             report = expire_if_due(self.refresh())
             if report is not None:

@@ -594,3 +594,15 @@ def test_an_expiry_reads_no_version_that_another_one_has_checked(
     assert expired(9) == [(17, 24), (17, 25)]
     assert expired(14) == [(25, 31), (18, 32)]
     assert expired(4) == [(36, 38), (39, 39)]
+
+    # Version 46 is committed by another writer just before the expiry, which becomes 47.
+    commit = DeltaLog.commit
+
+    def overtaken(self: DeltaLog, *args: Any, **named: Any) -> Any:
+        if named["info"]["kind"] == "expire":
+            monkeypatch.setattr(DeltaLog, "commit", commit)
+            made.write([{"id": 0}])
+        return commit(self, *args, **named)
+
+    monkeypatch.setattr(DeltaLog, "commit", overtaken)
+    assert expired(4) == [(43, 45), (46, 46), (47, 47)]
