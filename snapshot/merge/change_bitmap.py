@@ -152,7 +152,7 @@ def _keep_last(storage: Storage, files: Sequence[FileChanges]) -> None:
 
 def _read(storage: Storage, path: str, snapshot: int, key: str) -> FileChanges:
     """Read the keys of a change file and, where they differ, the kinds of its rows."""
-    with _opened(storage, path) as file:
+    with opened(path, storage) as file:
         same = _is_one_kind(file.metadata)
         columns = file.read(columns=[key] if same else [key, KIND], use_threads=False)
         keys = columns.column(key).combine_chunks()
@@ -162,15 +162,23 @@ def _read(storage: Storage, path: str, snapshot: int, key: str) -> FileChanges:
 
 
 def _seqs(storage: Storage, path: str) -> np.ndarray:
-    with _opened(storage, path) as file:
+    with opened(path, storage) as file:
         return np.asarray(file.read(columns=[SEQ], use_threads=False).column(SEQ).to_numpy())
 
 
 @contextmanager
-def _opened(storage: Storage, path: str) -> Iterator[pq.ParquetFile]:
-    with parquet_errors(path, is_local=storage.is_local), ExitStack() as stack:
+def opened(path: str, storage: Storage | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file of a storage, by default a local one, and convert the errors of reading it.
+
+    Raises:
+        DataLostError: the file does not exist.
+        CorruptedError: the file is damaged.
+        UnavailableError: the file cannot be read.
+    """
+    is_local = storage is None or storage.is_local
+    with _parquet_errors(path, is_local=is_local), ExitStack() as stack:
         source: Any = path
-        if not storage.is_local:
+        if storage is not None and not is_local:
             stack.enter_context(storage_errors(path, "read"))
             source = stack.enter_context(storage.filesystem.open(path, "rb"))
         yield stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
@@ -187,7 +195,7 @@ def _is_one_kind(metadata: pq.FileMetaData) -> bool:
 
 
 @contextmanager
-def parquet_errors(path: str, *, is_local: bool = True) -> Iterator[None]:
+def _parquet_errors(path: str, *, is_local: bool) -> Iterator[None]:
     """Convert Arrow's errors into the store's. Arrow raises an ``OSError`` without a number for damaged content."""
     try:
         yield

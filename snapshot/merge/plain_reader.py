@@ -7,14 +7,12 @@ in DuckDB (``MergeReader``), with the same result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from snapshot.merge.change_bitmap import FileChanges, current_changes, parquet_errors
+from snapshot.merge.change_bitmap import FileChanges, current_changes, opened
 from snapshot.merge.duckdb_engine import BATCH_ROWS
 from snapshot.merge.key_bitmap import KeyBitmap, numbers_of
 from snapshot.merge.merge_reader import BaseFile, ChangeFile
@@ -111,7 +109,7 @@ def _current_batches(file: FileChanges, columns: Sequence[str]) -> Iterator[tupl
             yield start, min(BATCH_ROWS, len(file.keys) - start), None
         return
     start = 0
-    with _opened(file.path) as parquet:
+    with opened(file.path) as parquet:
         for group in range(parquet.num_row_groups):
             end = start + parquet.metadata.row_group(group).num_rows
             if file.current[start:end].any():
@@ -131,18 +129,12 @@ def _kept(arrays: list[pa.Array], wanted: pa.Schema, mask: np.ndarray | None) ->
 
 def _has(path: str, fields: Sequence[pa.Field]) -> int:
     """Return a file's number of rows if it has all columns with exactly these types, otherwise 0."""
-    with _opened(path) as file:
+    with opened(path) as file:
         found = file.schema_arrow
         is_same = all(f.name in found.names and found.field(f.name).type == f.type for f in fields)
         return int(file.metadata.num_rows) if is_same and fields else 0
 
 
 def _batches(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with _opened(path) as file:
+    with opened(path) as file:
         yield from file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(columns)), use_threads=False)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    with parquet_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        yield file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -104,6 +104,20 @@ def path_of(text: str, schema: StructType) -> tuple[str, ...]:
         msg = f"column {text!r}: expected a name after the last dot."
         raise InvalidInputError(msg)
     return tuple(parts)
+
+
+def types_in(data_type: DataType) -> Iterator[DataType]:
+    """Yield a type and all types nested in it."""
+    yield data_type
+    inner: list[DataType] = []
+    if isinstance(data_type, ArrayType):
+        inner = [data_type.elementType]
+    elif isinstance(data_type, MapType):
+        inner = [data_type.keyType, data_type.valueType]
+    elif isinstance(data_type, StructType):
+        inner = [field.dataType for field in data_type.fields]
+    for each in inner:
+        yield from types_in(each)
 
 
 def _fields_mapped(struct: StructType, change: Callable[[StructField], StructField]) -> StructType:

@@ -16,10 +16,11 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType, MapType, StructType
 
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.schema.spark_types import types_in
 from snapshot.schema.system_columns import SEQ
 
 _PAIR = "_changelog"
@@ -95,6 +96,4 @@ def _same(a: Column, b: Column, data_type: DataType) -> Column:
 
 def holds_map(data_type: DataType) -> bool:
     """Return whether a type is or contains a map, which Spark can neither compare nor hash."""
-    if isinstance(data_type, StructType):
-        return any(holds_map(field.dataType) for field in data_type.fields)
-    return isinstance(data_type, MapType) or (isinstance(data_type, ArrayType) and holds_map(data_type.elementType))
+    return any(isinstance(each, MapType) for each in types_in(data_type))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from log_system.kafka.client.secrets import Secret
 from log_system.local_kafka.owned import LocalKafka
+from log_system.local_kafka.server import LOOPBACK, free_port
 from snapshot.errors import InvalidInputError, TableStoreError
 from tablestore.connectors.kafka.client_properties import parse_properties
 from tablestore.connectors.spark.datasource import KafkaDataSource
@@ -22,17 +22,12 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 COLUMNS = "n INT"
 
 
-def free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, str, str, Path]]:
     """Run a broker with a SASL/PLAIN and a TLS listener; give it, their addresses, and the certificate in PEM."""
     certificate = self_signed(tmp_path_factory.mktemp("tls"))
-    sasl, tls = free_address(), free_address()
+    port = free_port()
+    sasl, tls = f"{LOOPBACK}:{port}", f"{LOOPBACK}:{free_port(avoid=port)}"
     properties = {
         "listeners": f"SAFE://{sasl},TLS://{tls}",
         "advertised.listeners": f"SAFE://{sasl},TLS://{tls}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from log_system.local_kafka.owned import LocalKafka
+from log_system.local_kafka.server import LOOPBACK, free_port
 from snapshot.errors import TableStoreError
 from tablestore import LocalTable, create_local, open_local
 from tablestore.ddl import create_drop
@@ -92,9 +92,7 @@ class Acls:
 
 @pytest.fixture(scope="module")
 def acls() -> Iterator[Acls]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"{LOOPBACK}:{free_port()}"
     users = " ".join(f'user_{user}="{user}-password"' for user in ("owner", "writer", "reader"))
     properties = {
         "listeners": f"SASL_PLAINTEXT://{address}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 import time
 import traceback
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from log_system.kafka.client.errors import FAMILIES, codes
 from log_system.kafka.client.secrets import Secret
 from log_system.kafka.client.topic import delete_topic, ensure_topic
 from log_system.local_kafka.owned import LocalKafka
+from log_system.local_kafka.server import LOOPBACK, free_port
 from snapshot.errors import (
     AlreadyExistsError,
     CorruptedError,
@@ -220,9 +220,7 @@ def commit_without_waiting(client: KafkaClient, topic: str) -> OutcomeUnknownErr
 
 
 def test_a_closed_port_is_an_unreachable_broker_named_by_its_option() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    address = f"{LOOPBACK}:{free_port()}"
     client = KafkaClient({"bootstrap.servers": address})
     admin = client.admin()
 
@@ -304,9 +302,7 @@ def test_log_lines_go_to_logging_and_repeats_to_its_debug_level(
 def test_a_wrong_password_is_told_from_a_broker_that_is_down() -> None:
     login = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"{LOOPBACK}:{free_port()}"
     listener = {
         "listeners": f"SASL_PLAINTEXT://{address}",
         "advertised.listeners": f"SASL_PLAINTEXT://{address}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from log_system.local_kafka.owned import LocalKafka
+from log_system.local_kafka.server import LOOPBACK, free_port
 from snapshot.errors import TableStoreError
 from tablestore import TableStore, create_local, open_local
 from tests.harness.certificates import PASSWORD, Certificate, listener_properties, self_signed
@@ -37,9 +37,7 @@ class Tls:
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
     made = self_signed(tmp_path_factory.mktemp("tls"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"{LOOPBACK}:{free_port()}"
     properties = {
         "listeners": f"TLS://{address}",
         "advertised.listeners": f"TLS://{address}",

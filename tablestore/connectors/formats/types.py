@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from log_system.formats.changes_schema import check_columns, forbids_nulls, has_forbidden_null, layout, leaves
@@ -44,7 +45,7 @@ def cut_times(column: pa.Array, field: pa.Field) -> pa.Array:
     if not pt.is_time(field.type):
         return column
     nanos, unit = column.view(pa.int64()), 10 ** (9 - precision(field))
-    return pa.compute.multiply(pa.compute.divide(nanos, unit), unit).view(TIME)
+    return pc.multiply(pc.divide(nanos, unit), unit).view(TIME)
 
 
 def check_schema(schema: pa.Schema, check: Callable[[pa.Field, str], None]) -> None:
@@ -99,7 +100,7 @@ def in_years_1_to_9999(leaf: pa.Array) -> bool:
         numbers, first, last = leaf.view(pa.int32()), _FIRST_DAY, _LAST_DAY
     else:
         numbers, first, last = leaf.view(pa.int64()), _FIRST_TIME, _LAST_TIME
-    ends = pa.compute.min_max(numbers)
+    ends = pc.min_max(numbers)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     return low is None or (low >= first and high <= last)
 

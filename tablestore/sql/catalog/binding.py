@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -18,6 +15,7 @@ from pyspark.sql.types import (
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
+from snapshot.schema.spark_types import types_in
 from tablestore.connectors.formats.registry import CHANGELOG_FORMATS
 from tablestore.connectors.kafka.client_properties import check_stored_properties
 from tablestore.connectors.kafka.message_mapping import writable
@@ -242,7 +240,7 @@ def _check_store(made: CreateTable) -> None:
         if isinstance(column, MetadataColumn):
             msg = f"table '{made.name}': column '{column.name}': METADATA needs a connector. Set option 'connector'."
             raise InvalidInputError(msg)
-        if isinstance(column, PhysicalColumn) and _has_time(column.type.spark):
+        if isinstance(column, PhysicalColumn) and TIME in types_in(column.type.spark):
             msg = (
                 f"table '{made.name}': column '{column.name}': a store table has no type {column.type.text}, because "
                 "Delta Lake has none. Declare the column STRING, and a computed column CAST(... AS TIME(3))."
@@ -258,16 +256,6 @@ def _check_store(made: CreateTable) -> None:
     if made.temporary:
         msg = f"table '{made.name}': a store table cannot be TEMPORARY: its rows are stored. Remove TEMPORARY."
         raise InvalidInputError(msg)
-
-
-def _has_time(data_type: DataType) -> bool:
-    if isinstance(data_type, ArrayType):
-        return _has_time(data_type.elementType)
-    if isinstance(data_type, MapType):
-        return _has_time(data_type.keyType) or _has_time(data_type.valueType)
-    if isinstance(data_type, StructType):
-        return any(_has_time(field.dataType) for field in data_type.fields)
-    return data_type == TIME
 
 
 def _refuse_secrets(made: CreateTable) -> None:

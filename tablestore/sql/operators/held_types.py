@@ -17,6 +17,8 @@ from pyspark.sql.types import (
     TimeType,
 )
 
+from snapshot.schema.spark_types import types_in
+
 
 def is_ordered(data_type: DataType) -> bool:
     """Return whether rows can be ordered by values of a type."""
@@ -26,10 +28,4 @@ def is_ordered(data_type: DataType) -> bool:
 
 def is_held(data_type: DataType) -> bool:
     """Return whether a state can hold values of a type."""
-    if isinstance(data_type, ArrayType):
-        return is_held(data_type.elementType)
-    if isinstance(data_type, MapType):
-        return is_held(data_type.keyType) and is_held(data_type.valueType)
-    if isinstance(data_type, StructType):
-        return all(is_held(field.dataType) for field in data_type.fields)
-    return is_ordered(data_type)
+    return all(isinstance(each, ArrayType | MapType | StructType) or is_ordered(each) for each in types_in(data_type))
