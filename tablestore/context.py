@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from log_system.base import LogSystem
+from log_system.base import LogSystem, LogWatch
 from log_system.index import LogIndex
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
 from log_system.report import Compared, Progress, Report
-from snapshot.errors import InvalidInputError, NotFoundError, TableReplacedError
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableReplacedError
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.file_rewriter import FileRewriter
@@ -93,6 +93,20 @@ class TableContext:
         if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
             msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table again."
             raise TableReplacedError(msg)
+
+    def check_log(self, watch: LogWatch) -> None:
+        """Check by its watch that the table's log still exists.
+
+        Raises:
+            DataLostError: the log was created again, for the same table.
+            NotFoundError: the table was dropped, or its log was deleted.
+            TableReplacedError: the table was dropped and created again, and its log with it.
+        """
+        try:
+            watch.look()
+        except (DataLostError, NotFoundError):
+            self.check_same()
+            raise
 
     @property
     def path(self) -> str:

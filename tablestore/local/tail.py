@@ -80,7 +80,7 @@ def followed(
             continue
         time.sleep(poll_seconds)
         # Raise if the topic was deleted: nothing would become visible any more.
-        watch.look()
+        table.check_log(watch)
         if time.monotonic() - looked >= _LOOK_SECONDS:
             table.check_same()
             looked = time.monotonic()

@@ -117,7 +117,7 @@ class EventualStream(SnapshotStream):
             TableReplacedError: the query has read an earlier table at the same path.
         """
         # Check first, because requests about a deleted topic wait for a while for it to come back.
-        self._watch.look()
+        self._table.check_log(self._watch)
         if self._snapshot(start) == BEFORE_FULL:
             newest = self._table.newest_visible() if self._target is None else self._target
             return self._at(newest, *self._ends_of(newest))

@@ -122,7 +122,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         after = self._snapshot(start)
         # Without its topic, nothing is published and nothing would ever become visible.
-        self._watch.look()
+        self._table.check_log(self._watch)
         through = self._newest() if self._target is None else self._target
         if self._progress is not None:
             # The query has read and committed everything up to its start offset.

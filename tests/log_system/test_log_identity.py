@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.kafka.client import range_reader
+from log_system.kafka.client import topic as topics
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
@@ -42,10 +43,10 @@ def eventual(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Ite
     made.close()
 
 
-def replace_table(rig: TableHarness, *batches: int) -> None:
+def replace_table(rig: TableHarness, *batches: int, **options: str) -> None:
     """Drop the table and make another at its path, with the same topic and as many snapshots as batches."""
     create_drop.drop(rig.table)
-    make_table(rig.path, rig.servers, rig.topic, compaction__auto=False)
+    make_table(rig.path, rig.servers, rig.topic, compaction__auto=False, **options)
     rig.write(*batches)
 
 
@@ -69,7 +70,11 @@ def test_a_tail_that_outlives_its_table_says_so_and_reads_nothing_of_the_next(
         next(tail)
 
 
-def test_a_stream_that_outlives_its_table_or_begins_again_from_its_checkpoint_says_so(rig: TableHarness) -> None:
+@pytest.mark.parametrize("look_seconds", [0, 1000], ids=["looks at the topic", "does not look at it"])
+def test_a_stream_that_outlives_its_table_or_begins_again_from_its_checkpoint_says_so(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch, look_seconds: float
+) -> None:
+    monkeypatch.setattr(topics, "LOOK_SECONDS", look_seconds)
     rig.write(1)
     running = stream_of(rig, consumer="c")
     start = running.latestOffset(running.initialOffset(), ReadAllAvailable())
@@ -118,6 +123,19 @@ def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_ne
     publisher.discard()
     assert {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
     assert drain(rig.servers, rig.topic, PARTITIONS) == log
+
+
+def test_an_eventual_stream_that_outlives_its_table_says_so(
+    eventual: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "LOOK_SECONDS", 0)
+    eventual.write(1)
+    stream = stream_of(eventual, EventualStream)
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    stream.latestOffset(start, ReadAllAvailable())
+    replace_table(eventual, 21, 22, log__consistency="eventual")
+    with pytest.raises(TableReplacedError, match="created again"):
+        stream.latestOffset(start, ReadAllAvailable())
 
 
 # A topic that was deleted and made anew.

@@ -8,6 +8,7 @@ register, so a fenced owner cannot repair anything with old values.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,8 @@ from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from snapshot.records import ChangeSet, SentRange, Snapshot
+
+logger = logging.getLogger("tablestore")
 
 
 class EventualPublisher(KafkaPublisher):
@@ -127,7 +130,8 @@ class EventualPublisher(KafkaPublisher):
         """Send repairs in transactions of bounded size; the last transaction moves the register to ``settled``.
 
         Args:
-            dirty: the partitions to read and the offset to start from; offsets removed by retention are skipped.
+            dirty: the partitions to read and the offset to start from. If retention has removed records after it, their
+                keys are unknown, so every key of the partition is made correct.
             ends: for each partition, the offset at which to stop.
             unsettled: snapshots whose keys must be correct afterwards.
             settled: the newest snapshot that is settled afterwards; None leaves the register unchanged.
@@ -145,7 +149,8 @@ class EventualPublisher(KafkaPublisher):
             rows, is_open = 0, False
             for partition, start in dirty.items():
                 first = max(start, held_from[partition])
-                for batch in self._repairs.wrong(partition, first, ends[partition], unsettled, whole=whole):
+                every = whole or self._has_lost(partition, start, first)
+                for batch in self._repairs.wrong(partition, first, ends[partition], unsettled, whole=every):
                     if not is_open:
                         self._producer.begin_transaction()
                         is_open = True
@@ -172,6 +177,25 @@ class EventualPublisher(KafkaPublisher):
         if settled is not None:
             self._register = moved
         return sent
+
+    def _has_lost(self, partition: int, start: int, first: int) -> bool:
+        """Return whether records after the last settled snapshot are gone; ``first`` is the first offset that is not.
+
+        Readers may have read them, and attempts that were never committed may have sent them.
+        """
+        held = self._register[partition]
+        if first <= (held.end + 1 if held.records and start == held.end else start):
+            return False
+        logger.warning(
+            "topic %r, partition %d: retention removed offsets %d to %d before they were compared with the table. "
+            "Rows of the table that the rest of the partition does not hold are sent again. Keys that only a failed "
+            "write has sent are unknown: readers that read the removed offsets need a new checkpoint.",
+            self._log.topic,
+            partition,
+            start,
+            first - 1,
+        )
+        return True
 
     def _moved(
         self, partition: int, end: int, stream: RecordStream | None, settled: Snapshot | None
