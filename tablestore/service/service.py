@@ -33,7 +33,7 @@ class _Watched:
 
 
 class Service:
-    """Watches the tables that a function lists, two threads each: one publishes, one verifies. A context manager.
+    """Watches the tables that a function lists, each in three threads: publish, maintain, verify. A context manager.
 
     Attributes:
         metrics: the metrics of the tables.
@@ -135,7 +135,7 @@ class Service:
             self._watched.pop(path).stop.set()
         for path in sorted(paths - self._watched.keys()):
             watcher, stop = self._make(path), threading.Event()
-            works = (("watch", watcher.run), ("verify", watcher.verifier.run))
+            works = (("watch", watcher.run), ("maintain", watcher.maintainer.run), ("verify", watcher.verifier.run))
             threads = tuple(
                 threading.Thread(target=work, args=(stop,), name=f"tablestore-{name}-{path}", daemon=True)
                 for name, work in works

@@ -12,8 +12,9 @@ from threading import Event
 from log_system.gate import limited
 from log_system.kafka.client.secrets import wrap
 from log_system.report import Compared, Difference, Report
-from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableReplacedError, TableStoreError
+from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from tablestore.context import TableContext
+from tablestore.service.attempts import Attempts
 from tablestore.service.verify_position import Pass, Verified, VerifiedFile
 
 logger = logging.getLogger("tablestore")
@@ -137,7 +138,8 @@ class TableVerifier:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is shown and tried again
                 if isinstance(error, NotFoundError | TableReplacedError):
                     self._table = None
-                self._failed(error)
+                done = Attempts(self.state.error, self.state.errors).failed(error, f"table {self._path}: verify")
+                self.state = replace(self.state, error=done.error, errors=done.errors, running=False)
                 stop.wait(self._retry)
 
     def round(self) -> bool:
@@ -287,12 +289,3 @@ class TableVerifier:
         self._table = self._table.refreshed()
         self._table.check_same()
         return self._table
-
-    def _failed(self, error: Exception) -> None:
-        kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
-        text = str(error) or kind
-        if text != self.state.error:
-            unexpected = not isinstance(error, TableStoreError)
-            logger.warning("table %s: verify: %s: %s", self._path, kind, text, exc_info=unexpected)
-        errors = {**self.state.errors, kind: self.state.errors.get(kind, 0) + 1}
-        self.state = replace(self.state, error=text, errors=errors, running=False)

@@ -1,8 +1,7 @@
-"""Watches one table: publishes what crashed writers left, maintains and verifies it, and measures its state."""
+"""Watches one table: publishes what crashed writers left, and measures its state."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -10,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 
 from log_system.kafka.client.secrets import wrap
-from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
+from snapshot.errors import NotFoundError, TableReplacedError
 from snapshot.store.changes import MAINTENANCE
 from snapshot.store.table_files import TableFiles
-from tablestore.after_write import failures
 from tablestore.context import TableContext
 from tablestore.local.handle import LocalHandle
+from tablestore.service.attempts import Attempts
+from tablestore.service.maintainer import TableMaintainer
 from tablestore.service.verifier import TableVerifier, Throttle, VerifyState
 from tablestore.streaming.consumers import Consumers
 from tablestore.write.metrics import Observer
 
-logger = logging.getLogger("tablestore")
 _SAMPLES_MAX = 2_000
 _LOOK_SECONDS = 5.0
 """How often to read the consumers, and to check that the table is still the one that was opened."""
@@ -89,7 +88,7 @@ class TableState:
         consumers: what each named consumer has not read, by its name.
         merged: the newest snapshot whose changes are all in the base table, where any Delta reader sees them.
         merged_age: the age of the oldest snapshot with changes that are not; 0 if there is none.
-        error: the error of the last attempt; empty after a success.
+        error: why the last attempt to publish or maintain failed; empty after a success.
         errors: how many attempts failed, by kind of error.
         verify: how the comparison of log and table stands.
         curve: when the newest committed and the newest published snapshot changed while the service watched.
@@ -110,7 +109,12 @@ class TableState:
 
 
 class TableWatcher:
-    """Watches one table in one thread. Any number of watchers, in any processes, may watch a table."""
+    """Watches one table in one thread. Any number of watchers, in any processes, may watch a table.
+
+    Attributes:
+        maintainer: compacts and expires the table, in a thread of its own.
+        verifier: compares log and table, in a thread of its own.
+    """
 
     def __init__(
         self,
@@ -131,8 +135,12 @@ class TableWatcher:
             throttle: limits the records that ``verifier`` reads; None for no limit.
         """
         self._state = TableState(path)
+        self._attempts = Attempts()
         self._options = wrap(options or {})
         self._schedule = schedule or Schedule()
+        self.maintainer = TableMaintainer(
+            path, self._options, every=self._schedule.maintain, retry=self._schedule.retry, observer=observer
+        )
         self.verifier = TableVerifier(
             path,
             options=options,
@@ -144,14 +152,20 @@ class TableWatcher:
         self._observer = observer
         self._handle: LocalHandle | None = None
         self._seen, self._behind_since = -1, 0.0
-        self._maintained = time.monotonic()
         self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
 
     @property
     def state(self) -> TableState:
-        """The state of the table as this watcher and its verifier have last seen it."""
-        return replace(self._state, verify=self.verifier.state, curve=tuple(self._curve))
+        """The state of the table as this watcher, its maintainer and its verifier have last seen it."""
+        done = self._attempts.beside(self.maintainer.attempts)
+        return replace(
+            self._state,
+            error=done.error,
+            errors=done.errors,
+            verify=self.verifier.state,
+            curve=tuple(self._curve),
+        )
 
     @property
     def table(self) -> TableContext | None:
@@ -173,19 +187,19 @@ class TableWatcher:
             # It was dropped, and perhaps created again: look for the one that is there now.
             self.close()
             self._curve.clear()
-            self._failed(error)
+            self._attempts = self._attempts.failed(error, f"table {self._state.path}")
             return False
         except Exception as error:  # noqa: BLE001 - whatever it is, the other tables go on, and this one is tried again
-            self._failed(error)
+            self._attempts = self._attempts.failed(error, f"table {self._state.path}")
             return False
-        self._state = replace(self._state, error="")
+        self._attempts = self._attempts.succeeded()
         return True
 
     def step(self) -> None:
-        """Publish and maintain if it is due, and measure.
+        """Publish if nobody else does, and measure.
 
         Raises:
-            TableStoreError: one of them failed.
+            TableStoreError: the table cannot be read, or not be published.
         """
         handle = self._opened()
         table = handle.refresh()
@@ -198,12 +212,6 @@ class TableWatcher:
         if self._is_stuck():
             handle.recover()
             self._measure(handle.refresh())
-        if now - self._maintained >= self._schedule.maintain:
-            with handle.lock, failures() as failed:
-                handle.maintain()
-            if failed:
-                raise failed[0]
-            self._maintained = now
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -259,15 +267,6 @@ class TableWatcher:
         """Return whether the log is behind and nobody has published anything for the time of grace."""
         is_behind = self._state.published < self._state.newest
         return is_behind and time.monotonic() - self._behind_since >= self._schedule.grace
-
-    def _failed(self, error: Exception) -> None:
-        kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
-        text = str(error) or kind
-        if text != self._state.error:
-            unexpected = not isinstance(error, TableStoreError)
-            logger.warning("table %s: %s: %s", self._state.path, kind, text, exc_info=unexpected)
-        errors = {**self._state.errors, kind: self._state.errors.get(kind, 0) + 1}
-        self._state = replace(self._state, error=text, errors=errors)
 
 
 def behind(files: TableFiles, after: int, newest: int) -> Behind:

@@ -31,7 +31,8 @@ from log_system.kafka.register import RegisterPosition
 from snapshot.errors import CorruptedError, UnavailableError
 from snapshot.records import ChangeSet, SentRange, Snapshot
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS_MAX = 5.0
+"""Maximum time to look for the topic after a failure."""
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
 """The fewest changes that justify another thread."""
@@ -207,7 +208,7 @@ class KafkaPublisher:
         Raises:
             NotFoundError: the topic does not exist.
         """
-        client = replace(self._log.client, wait_seconds=_LOOK_SECONDS)
+        client = replace(self._log.client, wait_seconds=min(self._log.client.wait_seconds, _CHECK_SECONDS_MAX))
         try:
             found = describe_topic(client, self._log.topic)
         except UnavailableError:

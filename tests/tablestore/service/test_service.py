@@ -18,12 +18,14 @@ from log_system.local_kafka.owned import LocalKafka
 from tablestore import create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.maintenance import compact
 from tablestore.service.service import Service
 from tablestore.service.watcher import Schedule
 from tablestore.write.writer import Writer
+from tests.harness.faults import preceded
 from tests.harness.local_writes import make_table, write
 from tests.harness.table_audit import assert_log_is_table, audit
-from tests.harness.waiting import until
+from tests.harness.waiting import PATIENCE_SECONDS, until
 from tests.tablestore.service.serving import served, state_of
 
 QUICK = Schedule(poll=0.05, grace=0.2, maintain=0.2, retry=0.1)
@@ -70,6 +72,27 @@ def test_what_a_writer_left_is_published_within_seconds_by_nobody_else(kafka: Lo
     assert shown['tablestore_operation_seconds_count{operation="publish"}'] >= 1
     assert shown['tablestore_operation_rows_total{operation="publish"}'] >= 20 + 3 * 10
     assert TableContext.open(table.path).files.root_for(4)[1] == 4, "four commits are due for a compaction"
+
+
+def test_publishing_does_not_wait_for_a_compaction(table: TableContext) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def compact_for_long() -> None:
+        begun.set()
+        assert done.wait(PATIENCE_SECONDS)
+
+    for n in range(4):
+        write(Writer(table, None), [(n, "a")])
+    with (
+        preceded(compact, "compact", compact_for_long),
+        Service(lambda: [table.path], schedule=QUICK) as service,
+    ):
+        assert begun.wait(PATIENCE_SECONDS)
+        write(Writer(TableContext.open(table.path), None), [(1, "b")])
+        until(lambda: state_of(service).published >= 5)
+        assert state_of(service).merged == 0
+        done.set()
+        until(lambda: state_of(service).merged >= 4)
 
 
 def test_live_writers_are_left_alone(kafka: LocalKafka, table: TableContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,47 @@
+"""Attempts at work on a table that the service repeats until they succeed."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from snapshot.errors import TableStoreError
+
+logger = logging.getLogger("tablestore")
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The outcome of the attempts at some work.
+
+    Attributes:
+        error: why the last attempt failed; empty after a success.
+        errors: how many attempts failed, by kind of error.
+    """
+
+    error: str = ""
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    def failed(self, error: Exception, what: str) -> Attempts:
+        """Return the outcome after another failure, and log it unless the last attempt failed in the same way.
+
+        Args:
+            error: why the attempt failed.
+            what: the work, for the message, such as ``table /data/orders: verify``.
+        """
+        kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
+        text = str(error) or kind
+        if text != self.error:
+            unexpected = not isinstance(error, TableStoreError)
+            logger.warning("%s: %s: %s", what, kind, text, exc_info=unexpected)
+        return Attempts(text, {**self.errors, kind: self.errors.get(kind, 0) + 1})
+
+    def succeeded(self) -> Attempts:
+        """Return the outcome after a success."""
+        return Attempts("", self.errors)
+
+    def beside(self, other: Attempts) -> Attempts:
+        """Return the outcome of two kinds of work."""
+        return Attempts(self.error or other.error, Counter(self.errors) + Counter(other.errors))

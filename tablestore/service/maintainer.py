@@ -1,0 +1,80 @@
+"""Compacts and expires one table in its own thread, so that publishing does not wait for a long compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Event
+
+from snapshot.errors import NotFoundError, TableReplacedError
+from tablestore.after_write import failures
+from tablestore.context import TableContext
+from tablestore.local.handle import LocalHandle
+from tablestore.service.attempts import Attempts
+from tablestore.write.metrics import Observer
+
+
+class TableMaintainer:
+    """Maintains one table as its options say, in one thread. Any number of maintainers may maintain a table."""
+
+    def __init__(
+        self,
+        path: str,
+        options: Mapping[str, object],
+        *,
+        every: float = 30.0,
+        retry: float = 2.0,
+        observer: Observer | None = None,
+    ) -> None:
+        """Maintain the table at ``path``; nothing is opened yet.
+
+        Args:
+            path: the table's folder.
+            options: Kafka client options that are not stored with the table.
+            every: seconds between checks whether compaction or expiry is due.
+            retry: seconds before the next attempt after an error.
+            observer: told of each compaction and expiry.
+        """
+        self.attempts = Attempts()
+        self._path = path
+        self._options = options
+        self._every = every
+        self._retry = retry
+        self._observer = observer
+        self._handle: LocalHandle | None = None
+
+    def run(self, stop: Event) -> None:
+        """Maintain the table until ``stop`` is set. Errors are logged, kept in ``attempts``, and tried again."""
+        while not stop.wait(self._retry if self.attempts.error else self._every):
+            try:
+                self.maintain()
+                self.attempts = self.attempts.succeeded()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is shown and tried again
+                if isinstance(error, NotFoundError | TableReplacedError):
+                    self.close()
+                self.attempts = self.attempts.failed(error, f"table {self._path}: maintenance")
+        self.close()
+
+    def maintain(self) -> None:
+        """Compact and expire what is due.
+
+        Raises:
+            TableStoreError: one of them failed.
+        """
+        handle = self._opened()
+        handle.table.check_same()
+        with handle.lock, failures() as failed:
+            handle.maintain()
+        if failed:
+            raise failed[0]
+
+    def close(self) -> None:
+        """Close the connections to the broker."""
+        if self._handle is not None:
+            self._handle.writer.discard()
+            self._handle = None
+
+    def _opened(self) -> LocalHandle:
+        if self._handle is None:
+            self._handle = LocalHandle(TableContext.open(self._path, self._options))
+            self._handle.writer.meter.observer = self._observer
+        return self._handle
