@@ -139,6 +139,41 @@ def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wir
     assert [(str(row[0]), str(row[1]), *row[2:]) for row in frame.collect()] == [(at(1), at(17), "a", 4), (at(31), at(36), "a", 1)]  # fmt: skip  # noqa: E501
 
 
+def test_windows_count_distinct_values(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """Beside other aggregates; a late row counts nowhere, and a value of one window is new in the next."""
+    rows = [{"u": key, "ts": at(second), "n": second % 4} for key, second in EVENTS]
+    rows[3]["u"] = None
+    columns = "u STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    stream(catalog, wire, topic(), "t", columns, rows, maxRowsPerTrigger="3")
+    by_time = "TABLE t, DESCRIPTOR(ts), "
+    calls = {
+        "tumble": f"TUMBLE({by_time} INTERVAL '10' SECOND)",
+        "hop": f"HOP({by_time} INTERVAL '5' SECONDS, INTERVAL '10' SECONDS)",
+        "cumulate": f"CUMULATE({by_time} INTERVAL '5' SECOND, INTERVAL '10' SECOND)",
+    }
+    group = "GROUP BY window_start, window_end"
+    outputs = "COUNT(DISTINCT u), COUNT(*), SUM(DISTINCT n), SUM(n), COUNT(DISTINCT n) FILTER (WHERE u = 'a')"
+    texts = [
+        f"SELECT '{kind}', window_start, window_end, {outputs} FROM TABLE({c}) {group}" for kind, c in calls.items()
+    ]
+    some = f"SELECT 'some', window_end, COUNT(DISTINCT u) AS users FROM TABLE({calls['tumble']}) {group} HAVING COUNT(DISTINCT u) > 1"  # fmt: skip  # noqa: E501
+    expected: Counter[tuple[Any, ...]] = Counter()
+    in_time = [(row, second) for row, (key, second) in zip(rows, EVENTS, strict=True) if (key, second) != LATE]
+    for kind, start, end in {window[:3] for name in calls for window in windows(name) if name == window[0]}:
+        inside = [row for row, second in in_time if start <= stamp(second) < end]
+        users, numbers = {row["u"] for row in inside} - {None}, [row["n"] for row in inside]
+        of_a = {row["n"] for row in inside if row["u"] == "a"}
+        counts = (len(users), len(inside), sum(set(numbers)), sum(numbers), len(of_a))
+        expected[kind, start, end, *map(str, counts)] += 1
+        if kind == "tumble" and len(users) > 1:
+            expected["some", end, str(len(users))] += 1
+    found = seen(catalog, " UNION ALL ".join(texts)) + seen(catalog, some)
+    assert found == expected, (found - expected, expected - found)
+    session = f"SELECT COUNT(DISTINCT u) FROM TABLE(SESSION({by_time} INTERVAL '5' SECOND)) {group}"
+    with pytest.raises(InvalidInputError, match="an aggregate of DISTINCT values in SESSION windows"):
+        catalog.sql(session)
+
+
 @pytest.mark.parametrize("data_type", ["TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"])
 def test_windows_of_1970_and_before_are_windows(
     catalog: Catalog, wire: Wire, topic: Callable[[], str], data_type: str

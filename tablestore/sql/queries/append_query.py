@@ -132,12 +132,17 @@ def _windows(
     groups_of(said)
     if not over_windows(said, part.alias, part.windows):
         return None
-    for node in own_nodes(said):
-        if isinstance(node, exp.AggFunc) and isinstance(node.this, exp.Distinct):
-            why = "Spark counts them wrongly; use APPROX_COUNT_DISTINCT, or INSERT the rows INTO a table and group that"
-            refuse(node, f"{node.sql('spark')} in windows", why)
     said.set("distinct", None)
-    return of_rows(over(spark, said, frames), chained=chained, final=True)
+    if not has_distinct(said):
+        return of_rows(over(spark, said, frames), chained=chained, final=True)
+    if part.windows.kind is WindowKind.SESSION:
+        why = "a row's window is known only when it ends; INSERT the rows INTO a table and group that"
+        refuse(said.expressions[0], "an aggregate of DISTINCT values in SESSION windows", why)
+    made, outputs = prepared(said)
+    frame = over(spark, expand_distinct(made).outer, {ROWS: _exploded(spark, made, frames)})
+    if said.args.get("having") is not None:
+        frame = frame.where(F.col(KEPT))
+    return of_rows(frame.select(*outputs).toDF(*output_names(said)), chained=chained, final=True)
 
 
 def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
@@ -159,9 +164,8 @@ def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFra
 
     def branch(frame: DataFrame, kept: tuple[str, ...], mark: int | None, own: int | None) -> DataFrame:
         own_columns = {*taken.keys, *kept}
-        chosen = [
-            (F.col(name) if name in own_columns else F.lit(None)).cast(kinds[name]).alias(name) for name in columns
-        ]
+        # A cast, even to the same type, would take the watermark off a column.
+        chosen = [F.col(name) if name in own_columns else F.lit(None).cast(kinds[name]).alias(name) for name in columns]
         chosen.append(F.lit(mark).cast("bigint").alias(MARK))
         numbers = range(len(taken.distinct))
         chosen += [F.lit(1 if number == own else None).cast("bigint").alias(counter(number)) for number in numbers]
