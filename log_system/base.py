@@ -80,8 +80,13 @@ class LoggedTable(Protocol):
         """Return whether one record in each partition stands for the snapshot's deletes."""
         ...
 
-    def fingerprint(self, snapshot_id: int, /) -> str:
-        """Return the fingerprint of a snapshot's commit; empty if its entry in the Delta log is gone."""
+    def fingerprint(self, snapshot_id: int, /, *, fresh: bool = True) -> str:
+        """Return the fingerprint of a snapshot's commit; empty if its entry in the Delta log is gone.
+
+        Args:
+            snapshot_id: the snapshot.
+            fresh: read the entry; else what is known of it as of the last look at the table, if anything, suffices.
+        """
         ...
 
     def spec_at_least(self, snapshot_id: int, /) -> TableSpec:
@@ -249,6 +254,10 @@ class LogSystem(Protocol):
 
     def rows(self, snapshot: int) -> int:
         """Return the number of changes in a snapshot."""
+        ...
+
+    def commit_of(self, snapshot: int) -> str:
+        """Return the fingerprint of a snapshot's commit, as of the last call of ``newest``; empty if unknown."""
         ...
 
     def plan(self, after: int, through: int, columns: Columns) -> Sequence[Split] | None:

@@ -106,6 +106,10 @@ class FilesLog:
         """Return the number of changes in a snapshot."""
         return self.files.snapshot(snapshot).rows
 
+    def commit_of(self, snapshot: int) -> str:
+        """Return the fingerprint of a snapshot's commit, without a read if the snapshot is among the newest."""
+        return self.files.fingerprint(snapshot, fresh=False)
+
     def plan(self, after: int, through: int, columns: Columns) -> list[Split]:
         """Return splits of the changes of snapshots ``after + 1`` to ``through``, one per bucket.
 

@@ -77,6 +77,12 @@ class TransactionalLog(BoundLog):
             return self.files.snapshot(snapshot).rows
         return entry.rows
 
+    def commit_of(self, snapshot: int) -> str:
+        """Return the fingerprint of a snapshot's commit, without a read if the snapshot is the newest in the log."""
+        seen = self.index.last_seen
+        entry = seen if seen is not None and seen.snapshot == snapshot else self.index.get(snapshot)
+        return self.files.fingerprint(snapshot) if entry is None else entry.commit
+
     def plan(self, after: int, through: int, columns: Columns) -> Sequence[Split] | None:
         """Return splits of the log, one per partition.
 

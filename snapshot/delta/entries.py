@@ -131,10 +131,15 @@ def parse_commit(version: int, text: bytes) -> Commit:
         tuple(copied),
         transactions,
         only_files and not deletion_vectors,
-        hashlib.sha256(text).hexdigest()[:FINGERPRINT_DIGITS],
+        fingerprint_of(text),
         operation,
         deletion_vectors,
     )
+
+
+def fingerprint_of(text: bytes | None) -> str:
+    """Return the fingerprint of an entry (see ``Commit``); empty if there is none."""
+    return "" if text is None else hashlib.sha256(text).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def files_of(actions: pa.Table) -> list[DataFile]:

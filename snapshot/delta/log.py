@@ -7,7 +7,6 @@ each refresh and commit: a commit takes 3 ms at first and 11 ms after 1,000 vers
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 import uuid
@@ -20,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
-from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, parse_commit
+from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
 from snapshot.delta.land import land, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
@@ -216,6 +215,11 @@ class DeltaLog:
             raise DataLostError(msg)
         return commit
 
+    def fingerprint(self, version: int, *, fresh: bool = True) -> str:
+        """Return the fingerprint of a version's entry; empty if the entry is gone. ``fresh`` as in ``commit_at``."""
+        known = self._state.fingerprint(version) if self._state is not None and not fresh else ""
+        return known or fingerprint_of(self.storage.read(entry_of(version)))
+
     def has_entry(self, version: int) -> bool:
         """Return whether the log still contains the entry of a version."""
         return self._entry(version) is not None
@@ -327,7 +331,7 @@ class DeltaLog:
         made = parse_commit(version, text)
         self._own.made(made)
         if made.only_files and len(state.since) < _FOLLOWED_MAX:
-            self._state = DeltaState(state.base, (*state.since, made), _digest(text))
+            self._state = DeltaState(state.base, (*state.since, made))
         # Step 3.
         if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
             self._checkpoint()
@@ -344,11 +348,12 @@ class DeltaLog:
             TableReplacedError: another table is at the path; the entry was removed.
             OutcomeUnknownError: an earlier request may have landed in time, or the file system does not respond.
         """
-        if state.digest is None:
+        known = state.fingerprint(state.version)
+        if not known:
             return
         try:
             before = self.storage.read(entry_of(version - 1))
-            if before is not None and _digest(before) == state.digest:
+            if fingerprint_of(before) == known:
                 return
             try:
                 newest = self._load().version
@@ -409,14 +414,14 @@ class DeltaLog:
             is_next = state is not first or self._is_there(state)
             if not is_next or not commit.only_files or len(state.since) == _FOLLOWED_MAX:
                 return self._load()
-            state = self._state = DeltaState(state.base, (*state.since, commit), _digest(text))
+            state = self._state = DeltaState(state.base, (*state.since, commit))
         # Entries expire oldest first: there may be later ones if the last known is gone. Another one: table restored.
         return state if self._is_there(state) else self._load()
 
     def _is_there(self, state: DeltaState) -> bool:
         """Return whether the newest entry of a state is still in the log, unchanged."""
         text = self.storage.read(entry_of(state.version))
-        return text is not None and _digest(text) == state.digest
+        return text is not None and fingerprint_of(text) == state.fingerprint(state.version)
 
     def _readable(self, state: DeltaState) -> DeltaState:
         """Return the state after checking that this program supports the reader features that the table requires."""
@@ -438,9 +443,9 @@ class DeltaLog:
                 f"id {base.id}: it was dropped and created again. Open it again; nothing was changed."
             )
             raise TableReplacedError(msg)
-        there = self.storage.read(entry_of(base.version))
+        base.fingerprint = fingerprint_of(self.storage.read(entry_of(base.version)))
         self._own.look(self._entry)
-        self._state = DeltaState(base, digest=None if there is None else _digest(there))
+        self._state = DeltaState(base)
         return self._state
 
     def _entry(self, version: int) -> Commit | None:
@@ -452,7 +457,3 @@ class DeltaLog:
             return parse_commit(version, text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(self.storage.root, error) from error
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.sha256(text).digest()

@@ -14,10 +14,17 @@ from snapshot.delta.protocol import Protocol
 
 @dataclass
 class DeltaBase:
-    """A table state read by delta-rs."""
+    """A table state read by delta-rs.
+
+    Attributes:
+        table: the state.
+        transactions: the versions that applications have recorded, as far as they were asked for.
+        fingerprint: that of the version's entry; empty if expiry removed the entry before it was read.
+    """
 
     table: DeltaTable
     transactions: dict[str, int | None] = field(default_factory=dict)
+    fingerprint: str = ""
 
     @cached_property
     def version(self) -> int:
@@ -60,12 +67,10 @@ class DeltaState:
     Attributes:
         base: the version that delta-rs has read.
         since: the entries after it.
-        digest: digest of the newest entry; None if expiry removed that entry before it was read.
     """
 
     base: DeltaBase
     since: tuple[Commit, ...] = ()
-    digest: bytes | None = None
 
     @property
     def version(self) -> int:
@@ -76,3 +81,8 @@ class DeltaState:
         """Return the entry of a version after ``base``; None for any other version."""
         number = version - self.base.version - 1
         return self.since[number] if 0 <= number < len(self.since) else None
+
+    def fingerprint(self, version: int) -> str:
+        """Return the fingerprint of a version from ``base`` on; empty if unknown."""
+        held = self.followed(version)
+        return held.fingerprint if held is not None else self.base.fingerprint * (version == self.base.version)

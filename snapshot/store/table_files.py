@@ -291,11 +291,8 @@ class TableFiles:
         return changes if deletes is None else TruncatedChanges.of(changes, deletes)
 
     def fingerprint(self, snapshot_id: int, *, fresh: bool = True) -> str:
-        """Return the fingerprint of a snapshot's commit (see ``DeltaLog.commit_at``); empty if it has expired."""
-        try:
-            return self.log.commit_at(snapshot_id, fresh=fresh).fingerprint
-        except DataLostError:
-            return ""
+        """Return the fingerprint of a snapshot's commit (see ``DeltaLog.commit_at``); empty if its entry is gone."""
+        return self.log.fingerprint(snapshot_id, fresh=fresh)
 
     def truncates(self, snapshot_id: int) -> bool:
         """Return whether a snapshot's deletes are published as one truncate record per log partition.

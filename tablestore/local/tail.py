@@ -42,12 +42,16 @@ def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Generat
         schema: the change feed's schema.
 
     Raises:
+        CorruptedError: the table was set back meanwhile.
         DataLostError: the changes are no longer in the log or the table.
     """
     if after == BEFORE_FULL:
         yield from _read(feed, after, through, schema)
         return
+    reached = feed.position(through)
     while after < through:
+        # The iterator may have been left alone for a while.
+        feed.check(reached)
         end = limited(after, through, feed.rows, rows_max=_TOGETHER_ROWS, snapshots_max=None)
         batches = _read(feed, after, end, schema)
         if end == after + 1:
@@ -66,17 +70,20 @@ def followed(
     """Yield changes as they become visible, without end.
 
     Raises:
+        CorruptedError: the table was set back to before what was read, whatever was committed since.
         DataLostError: the changes are no longer in the log or the table, or the topic was created again.
         TableReplacedError: the table was dropped and created again.
         NotFoundError: the table was dropped, or its topic deleted.
     """
     looked = time.monotonic()
     watch = table.log.watch()
+    reached = feed.position(after)
     while True:
         newest = table.newest_visible()
-        if newest > after:
-            yield from in_order(feed, after, newest, schema)
-            after = newest
+        feed.check(reached)
+        if newest > reached.snapshot:
+            before, reached = reached, feed.position(newest)
+            yield from in_order(feed, before.snapshot, newest, schema)
             continue
         time.sleep(poll_seconds)
         # Raise if the topic was deleted: nothing would become visible any more.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from log_system.files.log import FilesLog
-from snapshot.errors import DataLostError, NotFoundError, TableStoreError
+from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableStoreError
 from snapshot.records import Split
 from tablestore.context import TableContext
 from tablestore.options.read_options import ScanMode
@@ -13,6 +14,20 @@ from tablestore.read.split_planner import initial_splits
 
 BEFORE_FULL = -1
 """Offset of a stream that has read nothing and starts with a full snapshot."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a reader has read a table's changes.
+
+    Attributes:
+        snapshot: the last snapshot that it has read, or ``BEFORE_FULL``.
+        commit: the fingerprint of that snapshot's commit (``Snapshot.fingerprint``), because another commit gets the
+            id if the table is restored from an older copy. Empty if unknown; any commit of that id is accepted then.
+    """
+
+    snapshot: int
+    commit: str = ""
 
 
 class Feed:
@@ -78,6 +93,43 @@ class Feed:
             raise DataLostError(self._gone("that time", snapshots[-1].id))
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
         return max(min(younger) - 1, 0) if younger else newest
+
+    def position(self, snapshot: int) -> Position:
+        """Return the position of a reader that has read up to a snapshot."""
+        return Position(snapshot, "" if snapshot == BEFORE_FULL else self._log.commit_of(snapshot))
+
+    def check(self, reached: Position, consumer: str | None = None) -> None:
+        """Check that the table still contains what a reader has read; costs no read for the newest snapshot.
+
+        Args:
+            reached: the reader's position.
+            consumer: the reader's consumer; None if it has none.
+
+        Raises:
+            CorruptedError: the table was set back to an older copy, and other commits may have taken the same ids.
+        """
+        if reached.snapshot == BEFORE_FULL:
+            return
+        own = self._log.commit_of(reached.snapshot)
+        if own:
+            if reached.commit in ("", own):
+                return
+            found = f"the table now has another commit of that number ({own}, not {reached.commit})"
+            lost = "the commits that it had"
+        else:
+            newest = self._table.files.latest()
+            # An older snapshot has expired, or the log's index was lost and is yet to be rebuilt.
+            if reached.snapshot <= newest:
+                return
+            found = f"the table ends with {newest}"
+            lost = f"snapshots {newest + 1} to {reached.snapshot}"
+        reset = "" if consumer is None else f" and consumer {consumer!r} reset"
+        msg = (
+            f"table {self._table.path!r}: this reader has read up to snapshot {reached.snapshot}, but {found}: it was "
+            f"set back (an old copy was restored?). Bring {lost} back, or start again with scan_mode='full'; a "
+            f"streaming query needs a new checkpoint{reset}."
+        )
+        raise CorruptedError(msg)
 
     def parts(self, after: int, through: int) -> Sequence[Split]:
         """Return splits of the changes of snapshots ``after + 1`` to ``through``.

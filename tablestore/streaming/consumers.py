@@ -12,6 +12,7 @@ from snapshot.storage import Storage
 from snapshot.store.tags import check_name
 from tablestore.context import TableContext
 from tablestore.read.time_travel import Point, snapshot_at
+from tablestore.streaming.change_feed import Position
 
 CONSUMERS = "_consumers"
 _TOUCH_SECONDS = 60.0
@@ -27,6 +28,7 @@ class Consumer:
         updated_ms: when its progress was last written, in milliseconds since the epoch.
         begun: False while its query is still reading the initial rows, which are those of ``snapshot``.
         table: the id of the table that it reads; empty in files that do not have it yet.
+        commit: identifies the snapshot's commit (``Position``); empty in files that do not have it yet.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Consumer:
     updated_ms: int
     begun: bool = True
     table: str = ""
+    commit: str = ""
 
     def reads(self, table: str) -> bool:
         """Return whether the consumer reads the table with this id, not an earlier table at the same path."""
@@ -47,7 +50,7 @@ class Consumers:
         """Open the consumers of the table in folder ``table``."""
         self._storage = table.child(CONSUMERS)
 
-    def put(self, name: str, snapshot: int, *, begun: bool = True, table: str = "") -> None:
+    def put(self, name: str, snapshot: int, *, begun: bool = True, table: str = "", commit: str = "") -> None:
         """Write a consumer's progress.
 
         Args:
@@ -55,12 +58,13 @@ class Consumers:
             snapshot: the last snapshot that it has read or, if not ``begun``, the snapshot it is starting with.
             begun: see ``Consumer``.
             table: the table's id.
+            commit: see ``Consumer``.
 
         Raises:
             InvalidInputError: the name is invalid.
             UnavailableError: the file system failed.
         """
-        consumer = Consumer(name, snapshot, int(time.time() * 1000), begun, table)
+        consumer = Consumer(name, snapshot, int(time.time() * 1000), begun, table, commit)
         self._storage.put(_file(name), json.dumps(asdict(consumer)).encode())
 
     def get(self, name: str) -> Consumer | None:
@@ -82,7 +86,7 @@ class Consumers:
         try:
             raw = json.loads(text)
             progress = int(raw["snapshot"]), int(raw["updated_ms"]), bool(raw["begun"])
-            return Consumer(str(raw["name"]), *progress, str(raw.get("table", "")))
+            return Consumer(str(raw["name"]), *progress, str(raw.get("table", "")), str(raw.get("commit", "")))
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{self._storage.path(file)}: not a consumer ({error}). Delete the file, or reset the consumer."
             raise CorruptedError(msg) from error
@@ -100,54 +104,56 @@ class ConsumerProgress:
         self._touch_seconds = _TOUCH_SECONDS if expiration is None else min(_TOUCH_SECONDS, expiration / 4_000)
         self._name = name
         self._clock = clock
-        self._told: tuple[int, float] | None = None
+        self._told: tuple[Position, float] | None = None
 
-    def begun(self) -> int | None:
-        """Return the last snapshot that the consumer has read; None if it has read none."""
+    def begun(self) -> Position | None:
+        """Return how far the consumer has read; None if it has read nothing."""
         found = self._consumers.get(self._name)
-        is_ours = found is not None and found.reads(self._table.spec.table_id)
-        return found.snapshot if found is not None and found.begun and is_ours else None
+        if found is None or not found.begun or not found.reads(self._table.spec.table_id):
+            return None
+        return Position(found.snapshot, found.commit)
 
-    def begin(self, snapshot: int) -> None:
+    def begin(self, reached: Position) -> None:
         """Record the snapshot whose initial rows are about to be read; a query that fails before the end starts over.
 
         Raises:
             TableReplacedError: the table was dropped and created again.
         """
-        self._put(snapshot, begun=False)
+        self._put(reached, begun=False)
 
-    def read(self, snapshot: int) -> None:
-        """Record that the consumer has read up to a snapshot.
+    def read(self, reached: Position) -> None:
+        """Record how far the consumer has read.
 
         Raises:
             DataLostError: the consumer is new, and changes after the snapshot have already expired.
             TableReplacedError: the table was dropped and created again.
         """
         now = self._clock()
-        if self._told is not None and self._told[0] == snapshot and now - self._told[1] < self._touch_seconds:
+        if self._told is not None and self._told[0] == reached and now - self._told[1] < self._touch_seconds:
             return
-        is_new = self._put(snapshot, begun=True) and self._told is None
-        self._told = (snapshot, now)
+        is_new = self._put(reached, begun=True) and self._told is None
+        self._told = (reached, now)
         if not is_new:
             return
         # Expiry reads the consumers before it commits. So a consumer that was written too late for that sees here what
         # the expiry committed.
         oldest = self._files.oldest()
-        if snapshot + 1 < oldest:
+        if reached.snapshot + 1 < oldest:
             msg = (
                 f"consumer {self._name!r}: table {self._files.storage.root!r} has the changes from snapshot {oldest} "
-                f"on; those after {snapshot} have expired. Reset the consumer, or start it with scan_mode='full'."
+                f"on; those after {reached.snapshot} have expired. Reset the consumer, or start it with "
+                "scan_mode='full'."
             )
             raise DataLostError(msg)
 
-    def _put(self, snapshot: int, *, begun: bool) -> bool:
+    def _put(self, reached: Position, *, begun: bool) -> bool:
         """Write the progress, but not into a table that replaced this one; return whether the consumer is new."""
         table_id = self._table.spec.table_id
         held = self._consumers.get(self._name)
         if held is None or held.table != table_id:
             # Either the consumer is new, or the table was dropped.
             self._table.check_same()
-        self._consumers.put(self._name, snapshot, begun=begun, table=table_id)
+        self._consumers.put(self._name, reached.snapshot, begun=begun, table=table_id, commit=reached.commit)
         return held is None
 
 
@@ -165,7 +171,8 @@ def reset_consumer(table: TableContext, name: str, point: Point | None) -> None:
     if point is None:
         consumers.delete(name)
     else:
-        consumers.put(name, snapshot_at(table.files, point).id, table=table.spec.table_id)
+        found = snapshot_at(table.files, point)
+        consumers.put(name, found.id, table=table.spec.table_id, commit=found.fingerprint)
 
 
 def _file(name: str) -> str:

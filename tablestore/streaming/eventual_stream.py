@@ -11,7 +11,7 @@ import heapq
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -25,7 +25,7 @@ from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_splits
 from tablestore.spark.error_messages import shows_messages
-from tablestore.streaming.change_feed import BEFORE_FULL
+from tablestore.streaming.change_feed import BEFORE_FULL, Position
 from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
 
 _ENDS_SECONDS: Final = 1.0
@@ -129,7 +129,7 @@ class EventualStream(SnapshotStream):
         ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):
             ends = _limited(begun, ends, limit.max_rows)
-        return self._at(start["snapshot"], ends, start.get("topic") or self._tail.generation())
+        return start | {"offsets": ends, "topic": start.get("topic") or self._tail.generation()}
 
     def reportLatestOffset(self) -> Offset:
         """Return the log's end, which is at most a second old, for the query's progress."""
@@ -147,6 +147,7 @@ class EventualStream(SnapshotStream):
         """
         if self._snapshot(start) == BEFORE_FULL:
             files = self._table.files
+            self._feed.check(self._position(end))
             rows = initial_splits(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
             return [ReadSplit(part) for part in rows]
         ranges = self._ranges(start["offsets"], end)
@@ -189,8 +190,9 @@ class EventualStream(SnapshotStream):
         return list(entry.ends), entry.topic or self._tail.generation()
 
     def _at(self, snapshot: int, offsets: Sequence[int], topic: str) -> Offset:
-        found: dict[str, Any] = self._offset(snapshot)
-        return found | {"offsets": list(offsets), "topic": topic}
+        # Only the initial rows are those of a snapshot; the log's records are read whatever is committed.
+        reached = self._feed.position(snapshot) if snapshot else Position(snapshot)
+        return self._offset(reached) | {"offsets": list(offsets), "topic": topic}
 
 
 def _limited(begun: Sequence[int], ends: Sequence[int], rows_max: int) -> list[int]:

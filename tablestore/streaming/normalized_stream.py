@@ -131,6 +131,7 @@ class NormalizedStream(EventualStream):
 
     def _rows(self, end: Offset) -> dict[int, Split]:
         files = self._table.files
+        self._feed.check(self._position(end))
         return initial_bucket_splits(files, files.snapshot(self._snapshot(end)))
 
     def _without_state(self, state: StateSpec, begun: Sequence[tuple[int, int]]) -> set[int]:

@@ -2,7 +2,8 @@
 
 An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart resumes exactly
 at the checkpoint's offset. -1 means that nothing has been read and the stream starts with a full snapshot. The offset
-also holds the table's id, because a new table at the same path counts its snapshots from 0 again.
+also holds the table's id, because a new table at the same path counts its snapshots from 0 again, and the fingerprint
+of the snapshot's commit, because a table that is restored from an older copy uses the same ids for other commits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
-from snapshot.errors import ConflictError, CorruptedError, InvalidInputError, TableReplacedError
+from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
@@ -33,11 +34,13 @@ from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.splits import as_feed
 from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
-from tablestore.streaming.change_feed import BEFORE_FULL, Feed
+from tablestore.streaming.change_feed import BEFORE_FULL, Feed, Position
 from tablestore.streaming.consumers import ConsumerProgress
 
 Offset = dict[str, Any]
-"""``snapshot``, the id of the last snapshot read, and ``table``, the id of the table."""
+"""``snapshot`` and ``commit``, the fields of ``Position``, and ``table``, the id of the table.
+
+Offsets of earlier versions have no ``commit``."""
 
 
 def feed_schema(spec: TableSpec) -> StructType:
@@ -86,7 +89,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._feed = Feed(self._table, tasks=options.tasks)
         self._target: int | None = None
         self._until: int | None = options.until
-        self._first: int | None = None
+        self._first: Position | None = None
         self._watch = self._table.log.watch()
         name = options.consumer
         self._progress = None if name is None else ConsumerProgress(self._table, name)
@@ -96,7 +99,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark asks again for the first micro-batch, when a named consumer may already have been written.
         if self._first is None:
             begun = None if self._progress is None else self._progress.begun()
-            self._first = self._begin() if begun is None else begun
+            self._first = self._feed.position(self._begin()) if begun is None else begun
         return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -115,49 +118,54 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the last snapshot of the next micro-batch; a read limit never splits a snapshot.
 
         Raises:
-            CorruptedError: the table was set back to before what the query has read.
+            CorruptedError: the table was set back to before what the query has read, whatever was committed since.
             DataLostError: the topic was created again.
             NotFoundError: the topic was deleted.
             TableReplacedError: the query has read an earlier table at the same path.
         """
-        after = self._snapshot(start)
+        reached = self._position(start)
+        after = reached.snapshot
         # Without its topic, nothing is published and nothing would ever become visible.
         self._table.check_log(self._watch)
         through = self._newest() if self._target is None else self._target
+        self._feed.check(reached, self._options.consumer)
         if self._progress is not None:
             # The query has read and committed everything up to its start offset.
             if after == BEFORE_FULL:
-                self._progress.begin(through)
+                self._progress.begin(self._feed.position(through))
             else:
-                self._progress.read(after)
+                self._progress.read(reached)
         if after == BEFORE_FULL:
-            return self._offset(through)
+            return self._offset(self._feed.position(through))
         if through <= after:
-            self._check_not_ahead(after)
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
-        return self._offset(limited(after, through, self._feed.rows, rows_max=rows, snapshots_max=snapshots))
+        through = limited(after, through, self._feed.rows, rows_max=rows, snapshots_max=snapshots)
+        return self._offset(self._feed.position(through))
 
     def commit(self, end: Offset) -> None:
         """Record the consumer's progress after the query has committed a micro-batch."""
-        if self._progress is not None and self._snapshot(end) != BEFORE_FULL:
-            self._progress.read(self._snapshot(end))
+        reached = self._position(end)
+        if self._progress is not None and reached.snapshot != BEFORE_FULL:
+            self._progress.read(reached)
 
     def reportLatestOffset(self) -> Offset:
         """Return the newest visible snapshot, for the query's progress."""
-        return self._offset(self._newest())
+        return self._offset(self._feed.position(self._newest()))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch.
 
         Raises:
+            CorruptedError: the table was set back since a query that is started again planned this micro-batch.
             DataLostError: neither the log nor the table's files still have all of its snapshots.
             TableReplacedError: the query has read an earlier table at the same path.
         """
         after, through = self._snapshot(start), self._snapshot(end)
         if after == through:
             return []
+        self._feed.check(self._position(end), self._options.consumer)
         return [ReadSplit(part) for part in self._feed.parts(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -181,31 +189,23 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._table.files.snapshot_as_of(time).id
         return min(newest, self._until)
 
-    def _check_not_ahead(self, after: int) -> None:
-        # The visible snapshots may be fewer for a while, where the log's index was lost.
-        newest = self._table.files.latest()
-        if after > newest:
-            msg = (
-                f"table {self._table.path!r}: this query has read up to snapshot {after}, but the table ends with "
-                f"{newest}: it was set back (an old copy was restored?). Bring snapshots {newest + 1} to {after} back, "
-                "or start a new query, with a new checkpoint and scan_mode='full'."
-            )
-            raise CorruptedError(msg)
-
     def _begin(self) -> int:
         options = self._options
         return self._feed.begin(
             options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
         )
 
-    def _offset(self, snapshot: int) -> Offset:
-        return {"snapshot": snapshot, "table": self._table.spec.table_id}
+    def _offset(self, reached: Position) -> Offset:
+        return {"snapshot": reached.snapshot, "table": self._table.spec.table_id, "commit": reached.commit}
 
     def _snapshot(self, offset: Offset) -> int:
+        return self._position(offset).snapshot
+
+    def _position(self, offset: Offset) -> Position:
         if offset["table"] != self._table.spec.table_id:
             msg = (
                 f"table {self._table.path!r} was dropped and created again since this query read it last. "
                 "Start a new query, with a new checkpoint."
             )
             raise TableReplacedError(msg)
-        return int(offset["snapshot"])
+        return Position(int(offset["snapshot"]), offset.get("commit", ""))

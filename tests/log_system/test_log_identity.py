@@ -23,7 +23,7 @@ from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.options.read_options import parse_read_options
-from tablestore.streaming.change_feed import Feed
+from tablestore.streaming.change_feed import Feed, Position
 from tablestore.streaming.consumers import ConsumerProgress, Consumers
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
@@ -87,7 +87,7 @@ def test_a_stream_that_outlives_its_table_or_begins_again_from_its_checkpoint_sa
     with pytest.raises(TableReplacedError, match="new checkpoint"):
         stream_of(rig).latestOffset(start, ReadAllAvailable())
     with pytest.raises(TableReplacedError, match="created again"):
-        running.commit(running._offset(1) | {"snapshot": 2})
+        running.commit(running._offset(Position(1)) | {"snapshot": 2})
     assert Consumers(rig.table.files.storage).get("c") is None
 
 
@@ -96,8 +96,8 @@ def test_a_consumer_of_the_table_before_is_neither_gone_on_with_nor_kept(rig: Ta
     Consumers(rig.table.files.storage).put("c", 1, table="another")
     progress = ConsumerProgress(rig.table, "c")
     assert progress.begun() is None
-    progress.read(2)
-    assert progress.begun() == 2
+    progress.read(Position(2))
+    assert progress.begun() == Position(2)
 
 
 def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_next_ones_index_alone(
