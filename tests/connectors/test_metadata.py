@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import CorruptedError, InvalidInputError
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.tasks import as_task
 from tests.connectors.harness.wire import Record
@@ -186,3 +186,14 @@ def test_a_metadata_column_is_in_no_value(lab: Lab, made: Topics) -> None:
     lab.write(topic, "ts TIMESTAMP_LTZ, k INT", [(INSTANT, 1)], metadata__TS="timestamp")
     assert lab.wire.values(topic) == [b'{"k":1}']
     assert lab.read(topic, "ts TIMESTAMP_LTZ, k INT", metadata__ts="timestamp") == [{"ts": INSTANT, "k": 1}]
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP_LTZ", "STRING"])
+def test_a_record_timestamp_beyond_sparks_is_named(lab: Lab, made: Topics, kind: str) -> None:
+    """Such as nanoseconds in the place of milliseconds."""
+    topic = made(message_timestamp_after_max_ms=str(2**63 - 1))
+    nanos = 1_700_000_000_000_000_000
+    lab.wire.send(topic, [Record(b'{"n":1}', timestamp=1), Record(b'{"n":2}', timestamp=nanos)])
+    with pytest.raises(CorruptedError, match=f"offset 1, column 'ts': expected a timestamp in millis.*got {nanos}"):
+        lab.read(topic, f"n INT, ts {kind}", metadata__ts="timestamp")
+    assert len(lab.read(topic, "n INT")) == 2

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from log_system.kafka.client.connect import KafkaClient
-from snapshot.errors import InvalidInputError, UnavailableError
+from snapshot.errors import FencedError, InvalidInputError, NotFoundError, UnavailableError
+from tablestore.connectors.kafka.message_codec import EncodedMessages
+from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalWriter
 from tablestore.connectors.spark import sink
 from tests.connectors.harness.lab import Lab, batch_of, named, shipped
 from tests.connectors.harness.wire import Record
@@ -109,6 +112,10 @@ def test_o38_partitioners_decide_where_messages_go(lab: Lab, made: Topics) -> No
     counts = Counter(record.partition for record in lab.wire.read(topic))
     assert len(counts) > 1, "all batches begin at the same partition"
     assert all(count % len(rows) == 0 for count in counts.values()), "a batch is spread"
+    topic = made(4)
+    for number in range(8):
+        lab.write(topic, KV, [(number, "x")], sink__partitioner="round-robin")
+    assert len(used(lab, topic)) > 1, "all writes of a message begin at the same partition"
     topic = made(4)
     keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
     lab.write(topic, KV, [*rows, *rows], **keyed)
@@ -472,6 +479,52 @@ def test_b42_an_answer_that_is_lost_is_found_out(
     lab.write_batch(topic, KV, [(1, "a"), (2, "b")], 0, **given)
     assert len(lab.wire.values(topic)) == 2
     assert len(ends) == (1 if landed else 2)
+
+
+@pytest.mark.slow
+def test_a_transaction_that_runs_out_of_time_says_so(lab: Lab, made: Topics) -> None:
+    """The broker looks for such transactions every ten seconds, and fences their producers."""
+    topic = made()
+    client = KafkaClient({"bootstrap.servers": lab.wire.servers}, "properties.")
+
+    def slow() -> Iterator[EncodedMessages]:
+        for number in range(2):
+            yield EncodedMessages(None, pa.array([b"%d" % number], pa.large_binary()), None, None)
+            time.sleep(12)
+
+    with pytest.raises(InvalidInputError, match=r"'properties.transaction.timeout.ms' = 1000.*maxRowsPerTrigger"):
+        TransactionalWriter(client, topic, "p", 1000).write(Batch(topic, 0), slow)
+    assert lab.wire.values(topic) == []
+
+
+def test_another_run_of_the_query_takes_over(lab: Lab, made: Topics) -> None:
+    topic = made()
+    client = KafkaClient({"bootstrap.servers": lab.wire.servers}, "properties.")
+    writer, batch = TransactionalWriter(client, topic, "p"), Batch(topic, 0)
+    messages = EncodedMessages(None, pa.array([b"1"], pa.large_binary()), None, None)
+
+    def overtaken() -> Iterator[EncodedMessages]:
+        yield messages
+        assert writer.write(batch, lambda: [messages])
+        yield messages
+
+    with pytest.raises(FencedError, match="another run of this query, with the same checkpoint, has taken over"):
+        writer.write(batch, overtaken)
+    assert lab.wire.values(topic) == [b"1"]
+
+
+@pytest.mark.slow
+def test_a_topic_that_is_deleted_before_the_commit_is_named(lab: Lab, made: Topics) -> None:
+    topic = made()
+    client = KafkaClient({"bootstrap.servers": lab.wire.servers}, "properties.", wait_seconds=3)
+    messages = EncodedMessages(None, pa.array([b"1"], pa.large_binary()), None, None, np.zeros(1, np.int32))
+
+    def deleted() -> Iterator[EncodedMessages]:
+        lab.wire.admin.delete_topics([topic])[topic].result()
+        yield messages
+
+    with pytest.raises(NotFoundError, match=f"topic '{topic}'.*deleted"):
+        TransactionalWriter(client, topic, "p").write(Batch(topic, 0), deleted)
 
 
 def test_b44_downstream_reads_committed(lab: Lab, made: Topics, checkpoint: Path) -> None:

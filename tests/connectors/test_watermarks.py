@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewPartitions
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -131,3 +133,22 @@ def test_the_newest_of_several_watermarks_is_refused(spark: SparkSession) -> Non
             read_with_watermark(spark, "ts TIMESTAMP_LTZ", {}, column="ts", delay="2 seconds")
     finally:
         spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
+
+
+def test_partitions_that_are_added_end_the_query(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> None:
+    """No source of the query reads them, so their rows would be missing."""
+    topic = made(1)
+    options = {
+        "properties.bootstrap.servers": wire.servers, "topic": topic, "format": "json",
+        "scan.startup.mode": "earliest-offset", "scan.topic-partition-discovery.interval": "1 ms",
+    }  # fmt: skip
+    rows = read_with_watermark(spark, "ts TIMESTAMP_LTZ", options, column="ts", delay="2 seconds")
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        wire.send(topic, [Record(b'{"ts":"2026-01-01 00:00:00Z"}')])
+        query.processAllAvailable()
+        wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+        with pytest.raises(PySparkException, match="partitions were added since this query began, 2 instead of 1"):
+            query.awaitTermination(PATIENCE_SECONDS)
+    finally:
+        query.stop()

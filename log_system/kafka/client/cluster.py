@@ -89,11 +89,11 @@ class Cluster:
         """
         return [each for each, _ in self.described(topics)]
 
-    def described(self, topics: Sequence[str]) -> list[tuple[Partition, str]]:
+    def described(self, topics: Sequence[str], *, skips_missing: bool = False) -> list[tuple[Partition, str]]:
         """Return the partitions of topics, in order, each with the id of its topic (empty if it has none).
 
         Raises:
-            NotFoundError: a topic does not exist.
+            NotFoundError: a topic does not exist, unless ``skips_missing``.
             UnavailableError: the broker does not respond.
         """
         if not topics:
@@ -107,9 +107,11 @@ class Cluster:
                 try:
                     answers = asked[name].result()
                 except KafkaException as error:
-                    if error.args[0].code() in _NO_SUCH:
-                        raise self._missing(name) from error
-                    raise
+                    if error.args[0].code() not in _NO_SUCH:
+                        raise
+                    if skips_missing:
+                        continue
+                    raise self._missing(name) from error
                 found += [((name, number), id_of(answers)) for number in sorted(part.id for part in answers.partitions)]
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -160,11 +161,13 @@ class MessageDecoder:
         for name in self._columns:
             data_type = layout.schema.field(name).type
             if name in layout.metadata:
-                found.append(metadata_array(layout.metadata[name], chosen, data_type, self._zone))
+                with _bad_record(records, record[picked], part, f"column '{name}'"):
+                    found.append(metadata_array(layout.metadata[name], chosen, data_type, self._zone))
                 continue
             from_value = _taken(rows.batch, in_value, name, value_row[picked])
             if from_value is not None and name in layout.value_metadata:
-                found.append(shown_as(from_value, data_type, self._zone))
+                with _bad_record(records, record[picked], part, f"column '{name}'"):
+                    found.append(shown_as(from_value, data_type, self._zone))
                 continue
             from_key = None
             if key_row is not None and key_batch is not None:
@@ -186,13 +189,21 @@ class MessageDecoder:
     def _decoded(
         self, codec: RowFormat, payloads: pa.Array, records: Records, part: FetchRange, side: str
     ) -> DecodedRows:
-        try:
+        with _bad_record(records, None, part, f"{side} ({codec.name})"):
             return codec.decode(payloads)
-        except BadRecordError as error:
-            where = f"topic {part.topic!r}, partition {part.partition}, offset {records.offsets[error.position]}"
-            what = f", field {error.field!r}" if error.field else ""
-            msg = f"{where}, {side} ({codec.name}){what}: {error.reason}"
-            raise CorruptedError(msg) from error
+
+
+@contextmanager
+def _bad_record(records: Records, at: np.ndarray | None, part: FetchRange, side: str) -> Iterator[None]:
+    """Name the record that cannot be decoded; ``at`` holds the positions of the records, None stands for all."""
+    try:
+        yield
+    except BadRecordError as error:
+        position = error.position if at is None else at[error.position]
+        where = f"topic {part.topic!r}, partition {part.partition}, offset {records.offsets[position]}"
+        what = f", field {error.field!r}" if error.field else ""
+        msg = f"{where}, {side}{what}: {error.reason}"
+        raise CorruptedError(msg) from error
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,21 @@ from functools import cached_property
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from confluent_kafka import Message
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import BadRecordError, InvalidInputError
 from tablestore.connectors.formats.base import MetadataKind, text_or
 
 _TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
 HEADER_LIST: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MILLIS: Final = pa.timestamp("ms", "UTC")
+_MILLIS_MAX: Final = (2**63 - 1) // 1000
+"""Spark's timestamps are 64 bit microseconds."""
 
 HEADER_KEYS: Final = ("headers", "header-list")
 """Metadata keys of a message's headers, of which a message is written by one."""
@@ -233,6 +236,9 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
         messages: the messages.
         data_type: the column's type, which must be compatible with the metadata.
         zone: the session's time zone, used to show a timestamp in a column type without a time zone.
+
+    Raises:
+        BadRecordError: see `shown_as`.
     """
     known = KINDS[key]
     if key in HEADER_KEYS and _lists_headers(data_type):
@@ -243,7 +249,17 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
 
 
 def shown_as(array: pa.Array, data_type: pa.DataType, zone: str) -> pa.Array:
-    """Return metadata in the type of its column; the other arguments are those of ``metadata_array``."""
+    """Return metadata in the type of its column; the other arguments are those of ``metadata_array``.
+
+    Raises:
+        BadRecordError: a timestamp is too far from 1970 for Spark's timestamps, such as nanoseconds in its place.
+    """
+    if pt.is_timestamp(array.type) and array.type.unit == "ms":
+        numbers = array.cast(pa.int64()).fill_null(0).to_numpy()
+        beyond = np.flatnonzero((numbers > _MILLIS_MAX) | (numbers < -_MILLIS_MAX))
+        if len(beyond):
+            reason = f"expected a timestamp in milliseconds, before the year 294247, got {numbers[beyond[0]]}"
+            raise BadRecordError(int(beyond[0]), reason)
     if array.type == data_type:
         return array
     if pt.is_timestamp(array.type) and not (pt.is_timestamp(data_type) and data_type.tz is not None):

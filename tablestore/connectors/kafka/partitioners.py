@@ -52,7 +52,7 @@ def make_partitioner(
         chosen = there[task % len(there)]
         return lambda messages: np.full(len(messages), chosen, np.int32)
     if name == "round-robin":
-        return _in_turn(there, task)
+        return _in_turn(there)
     return _custom(name, load_class(name), topic, there, task, tasks)
 
 
@@ -84,10 +84,10 @@ def _by_batches(partitions: list[int]) -> Choose:
     return lambda messages: np.full(len(messages), partitions[next(turns) % len(partitions)], np.int32)
 
 
-def _in_turn(partitions: list[int], task: int) -> Choose:
+def _in_turn(partitions: list[int]) -> Choose:
     there = np.array(partitions, np.int32)
-    # Tasks start at different partitions, so that the first partitions do not get more messages.
-    turn = task
+    # Start at a random partition: a micro-batch may have fewer messages than there are partitions.
+    turn = int(np.random.default_rng().integers(len(partitions)))
 
     def choose(messages: EncodedMessages) -> np.ndarray:
         nonlocal turn

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from log_system.kafka.client.cluster import Cluster, GroupOffsets, Offsets, Part
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.topic import LOOK_SECONDS
-from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from tablestore.connectors.java_regex import compile_pattern
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
 
@@ -59,7 +59,11 @@ class ScanSpec:
 
 
 class Scan:
-    """Plans the reads of one query; runs on the driver."""
+    """Plans the reads of one query; runs on the driver.
+
+    Attributes:
+        discovered: the number of partitions that the last discovery found, those that ``only`` leaves out included.
+    """
 
     def __init__(self, spec: ScanSpec) -> None:
         """Plan reads of ``spec``; connects to the brokers on first use."""
@@ -68,12 +72,17 @@ class Scan:
         self._group = GroupOffsets(spec.client, spec.group)
         self._matches = compile_pattern(spec.pattern, "topic-pattern").fullmatch if spec.pattern is not None else None
         self._partitions: list[Partition] = []
+        self.discovered = 0
+        self._described = 0
         self._looked_at: float | None = None
         self._ids: dict[str, str] = {}
         self._ids_at = 0.0
 
     def partitions(self) -> list[Partition]:
-        """Return the current partitions, refreshed at the discovery interval.
+        """Return the current partitions.
+
+        New topics and partitions are discovered at the discovery interval; a topic that was deleted, or deleted and
+        created again, is noticed within ``LOOK_SECONDS``.
 
         Raises:
             NotFoundError: a topic configured by name does not exist.
@@ -85,11 +94,8 @@ class Scan:
             if self._matches is not None:
                 matches = self._matches
                 topics = self._cluster.topics(lambda name: matches(name) is not None)
-            described = self._cluster.described(topics)
-            self._ids, self._ids_at = _ids(described), now
-            found = [each for each, _ in described]
-            if self._spec.only is not None:
-                found = [each for each in found if each == self._spec.only]
+            found = self._describe(topics)
+            self.discovered = self._described
             new = [each for each in found if each not in self._partitions]
             if self._looked_at is not None and new:
                 logger.info("%s: found new partitions %s", self._spec.what, new)
@@ -98,17 +104,42 @@ class Scan:
             self.ids()
         return self._partitions
 
+    def is_known(self, topic: str) -> bool:
+        """Return whether a topic was there at the last look; True before the first one."""
+        return self._looked_at is None or any(topic == each for each, _ in self._partitions)
+
+    @property
+    def known_ids(self) -> Mapping[str, str]:
+        """The topic ids by topic name, as of the last look."""
+        return self._ids
+
     def ids(self) -> Mapping[str, str]:
-        """Return the topic ids by topic name; topics matched by a pattern are refreshed by ``partitions`` only.
+        """Look up and return the topic ids by topic name; partitions of topics whose id has changed are replaced.
 
         The ids reveal a topic that was deleted and created again: its offsets may look like those of the old topic.
 
         Raises:
             NotFoundError: a topic configured by name no longer exists.
         """
-        if self._matches is None:
-            self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), time.monotonic()
+        if self._looked_at is None:
+            self.partitions()
+            return self._ids
+        before, known = self._ids, {topic for topic, _ in self._partitions}
+        found = self._describe(sorted(known | before.keys()) if self._matches is not None else self._spec.topics)
+        same = {topic for topic in known if topic in self._ids and self._ids[topic] == before.get(topic)}
+        kept = [each for each in self._partitions if each[0] in same]
+        self._partitions = sorted(kept + [each for each in found if each[0] not in same])
         return self._ids
+
+    def _describe(self, topics: Sequence[str]) -> list[Partition]:
+        """Look up topics and their ids; topics of a pattern may have been deleted."""
+        described = self._cluster.described(topics, skips_missing=self._matches is not None)
+        gone = sorted(self._ids.keys() - {topic for (topic, _), _ in described})
+        if gone:
+            logger.warning("%s: %s was deleted; what it held and was not read is lost.", self._spec.what, gone)
+        self._described = len(described)
+        self._ids, self._ids_at = {topic: each for (topic, _), each in described if each}, time.monotonic()
+        return [each for each, _ in described if self._spec.only in (None, each)]
 
     def begin(self) -> Offsets:
         """Return the offsets at which a new query starts.
@@ -149,14 +180,28 @@ class Scan:
 
     def ends(self, partitions: Sequence[Partition] | None = None) -> Offsets:
         """Return the current end offsets of the given partitions, by default of all."""
-        return self._cluster.latest(self.partitions() if partitions is None else partitions, self._spec.isolation)
+        if partitions is not None:
+            return self._cluster.latest(partitions, self._spec.isolation)
+        asked = self.partitions()
+        try:
+            return self._cluster.latest(asked, self._spec.isolation)
+        except NotFoundError:
+            # A topic of the pattern was deleted, or one was created again with fewer partitions.
+            self.ids()
+            if self._partitions == asked:
+                raise
+            return self._cluster.latest(self._partitions, self._spec.isolation)
 
     def firsts(self, partitions: Sequence[Partition]) -> Offsets:
         """Return the first offsets that retention has not removed."""
         return self._cluster.earliest(partitions)
 
     def ranges(
-        self, start: Mapping[Partition, int], end: Mapping[Partition, int], recreated: Collection[str] = ()
+        self,
+        start: Mapping[Partition, int],
+        end: Mapping[Partition, int],
+        recreated: Collection[str] = (),
+        ids: Mapping[str, str] | None = None,
     ) -> list[FetchRange]:
         """Return the ranges between two positions; a partition that ``start`` lacks is read from its first offset.
 
@@ -164,18 +209,29 @@ class Scan:
             start: the next offset to read, by partition.
             end: the end offset (exclusive), by partition.
             recreated: topics that were deleted and created again between the two positions.
+            ids: the topic ids at ``end``, as far as they are known. Of a topic that has been deleted since, there is
+                nothing left to read.
 
         Raises:
-            DataLostError: retention has removed the start of a range, or a topic was deleted and created again, and
-                ``auto.offset.reset`` does not allow the read to continue.
+            DataLostError: retention has removed the start of a range, or a topic was deleted, or deleted and created
+                again, and ``auto.offset.reset`` does not allow the read to continue.
         """
         moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in recreated]
+        there = set(self.partitions())
+        gone = recreated_between(ids or {}, self._ids) | {
+            topic for topic, number in moved if (topic, number) not in there
+        }
+        for topic in sorted(gone.union(recreated)):
+            self._check_goes_on(f"topic {topic!r} was deleted, or deleted and created again, since this query read it.")
+        moved = [each for each in moved if each[0] not in gone]
         first = self._cluster.earliest(moved)
         found = []
         for each in moved:
             begin = start.get(each, first[each])
-            if begin < first[each] or begin > end[each] or (each[0] in recreated and each in start):
-                begin = self._reset(each, begin, first[each], end[each])
+            if each[0] in recreated:
+                begin = first[each] if self._spec.reset == "earliest" else end[each]
+            elif begin < first[each] or begin > end[each]:
+                begin = self._reset(each, begin, first[each], end[each], is_same=each[0] in (ids or {}))
             if begin < end[each]:
                 found.append(FetchRange(*each, begin, end[each], self._ids.get(each[0], "")))
         return found
@@ -188,18 +244,22 @@ class Scan:
         """Close connections."""
         self._group.close()
 
-    def _reset(self, at: Partition, begin: int, first: int, end: int) -> int:
-        what = (
+    def _reset(self, at: Partition, begin: int, first: int, end: int, *, is_same: bool) -> int:
+        self._check_goes_on(
             f"topic {at[0]!r}, partition {at[1]}: offset {begin} is to be read next, but the topic holds offsets from "
-            f"{first} on and ends at {end}: its retention has overtaken this reader, or it was recreated."
+            f"{first} on and ends at {end}: its retention has overtaken this reader, or it was cut or recreated."
         )
+        # If it is the same topic that now ends before the offset, what is before its end has been read.
+        return first if self._spec.reset == "earliest" and not (is_same and begin > end) else end
+
+    def _check_goes_on(self, what: str) -> None:
+        """Raise for lost messages unless ``auto.offset.reset`` says where to go on."""
         if self._spec.reset in (None, "none"):
             msg = f"{what} Set 'properties.auto.offset.reset' to 'earliest' or 'latest' to go on, or start a new query."
             raise DataLostError(msg)
         logger.warning(
             "%s Going on from the %s offset, as 'properties.auto.offset.reset' says.", what, self._spec.reset
         )
-        return first if self._spec.reset == "earliest" else end
 
     def _specific(self, wanted: Mapping[int, int], partitions: Sequence[Partition]) -> Offsets:
         """Return the configured offsets; the earliest offset if none is configured or it is out of range."""
@@ -249,5 +309,6 @@ class Scan:
         return {each: inside.get(each, begin[each]) for each in partitions}
 
 
-def _ids(described: Iterable[tuple[Partition, str]]) -> dict[str, str]:
-    return {topic: topic_id for (topic, _), topic_id in described if topic_id}
+def recreated_between(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
+    """Return the topics whose id differs between two looks; a topic without an id in either is taken for the same."""
+    return {topic for topic, topic_id in before.items() if topic_id and after.get(topic, topic_id) != topic_id}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,8 @@ from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.cluster import GroupOffsets
 from log_system.kafka.client.connect import KafkaClient, kafka_errors, send_offsets, take_over
-from snapshot.errors import OutcomeUnknownError, UnavailableError
+from log_system.kafka.client.topic import describe_topic
+from snapshot.errors import FencedError, InvalidInputError, NotFoundError, OutcomeUnknownError, UnavailableError
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.message_sender import MessageSender, send_all
 
@@ -77,6 +79,9 @@ class TransactionalWriter:
 
         Raises:
             FencedError: another writer of the same query has taken over.
+            InvalidInputError: the transaction takes longer than its timeout, or its timeout is more than the broker
+                allows.
+            NotFoundError: the topic was deleted.
             TableStoreError: the broker failed; repeat the micro-batch.
         """
         began = time.monotonic()
@@ -84,6 +89,7 @@ class TransactionalWriter:
             try:
                 return self._write(batch, messages)
             except (OutcomeUnknownError, UnavailableError) as error:
+                self._check_topic()
                 # Retry an in-doubt commit regardless of the elapsed time; the retry reads the register.
                 out = isinstance(error, UnavailableError) and time.monotonic() - began > self.client.wait_seconds
                 if attempt == _ATTEMPTS_MAX or out:
@@ -95,12 +101,12 @@ class TransactionalWriter:
 
     def _write(self, batch: Batch, messages: Messages) -> bool:
         name = self.name(batch)
-        timeout = {"transaction.timeout.ms": self.transaction_timeout_ms or _TIMEOUT_MS}
+        timeout_ms = self.transaction_timeout_ms or _TIMEOUT_MS
         doing = f"write micro-batch {batch.number} to topic {self.topic!r}"
         register = GroupOffsets(self.client, name)
         try:
             # Step 1.
-            sender = MessageSender(self.client, self.topic, None, name, **timeout)
+            sender = MessageSender(self.client, self.topic, None, name, **{"transaction.timeout.ms": timeout_ms})
             producer = sender.producer
             with kafka_errors(doing, self.client, handle=producer):
                 take_over(producer, self.client.wait_seconds)
@@ -112,11 +118,45 @@ class TransactionalWriter:
             # Step 3.
             with kafka_errors(doing, self.client, handle=producer):
                 producer.begin_transaction()
-            send_all(sender, messages())
-            with kafka_errors(doing, self.client, handle=producer, indefinite=True):
-                next_one = TopicPartition(self.topic, 0, batch.number + 1)
-                send_offsets(producer, [next_one], register.metadata(), self.client.wait_seconds)
-                producer.commit_transaction(self.client.wait_seconds)
+            with self._fenced_by(doing, timeout_ms):
+                send_all(sender, messages())
+                with kafka_errors(doing, self.client, handle=producer, indefinite=True):
+                    next_one = TopicPartition(self.topic, 0, batch.number + 1)
+                    send_offsets(producer, [next_one], register.metadata(), self.client.wait_seconds)
+                    producer.commit_transaction(self.client.wait_seconds)
             return True
         finally:
             register.close()
+
+    @contextmanager
+    def _fenced_by(self, doing: str, timeout_ms: int) -> Iterator[None]:
+        """Name who has fenced the producer: another run of the query, or the broker after the transaction's timeout."""
+        began = time.monotonic()
+        try:
+            yield
+        except FencedError as error:
+            seconds = time.monotonic() - began
+            option = f"{self.client.prefix}transaction.timeout.ms"
+            if seconds * 1000 < timeout_ms:
+                msg = (
+                    f"{doing} failed: another run of this query, with the same checkpoint, has taken over ({error}). "
+                    "Stop one of them."
+                )
+                raise FencedError(msg) from error
+            msg = (
+                f"{doing} failed: it took {seconds:.0f} s, and the broker aborts a transaction after "
+                f"'{option}' = {timeout_ms}. Raise that option, or write less at a time ('maxRowsPerTrigger')."
+            )
+            raise InvalidInputError(msg) from error
+
+    def _check_topic(self) -> None:
+        """Raise if the topic was deleted: the client then waits for it until it gives up, without saying so."""
+        try:
+            gone = describe_topic(self.client, self.topic) is None
+        except UnavailableError:
+            return
+        if gone:
+            msg = (
+                f"topic {self.topic!r} was deleted while this query wrote to it. Restart the query to create it again."
+            )
+            raise NotFoundError(msg)

@@ -20,6 +20,7 @@ from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.system_columns import SEQ, conform
 from snapshot.storage import Storage
+from tablestore.connectors.kafka.scan_planner import recreated_between
 from tablestore.connectors.option_names import STATE
 from tablestore.connectors.spark.split_reader import read_last
 from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of, recreated
@@ -102,7 +103,7 @@ class ChangelogStream(KafkaStream):
         if end is start:
             return start
         added = sorted(offsets_of(end["at"]).keys() - offsets_of(start["at"]).keys())
-        if added:
+        if added and not recreated(start, end):
             msg = (
                 f"{self._table.options.what}: partitions {[number for _, number in added]} were added since this query "
                 "began. Keys may be in other partitions than before, so which row a message replaces is not known. "
@@ -129,7 +130,7 @@ class ChangelogStream(KafkaStream):
         """
         self._check_state(end)
         self._await_commit()
-        if recreated(start, end):
+        if recreated(start, end) or recreated_between(end.get("ids", {}), self._plan.ids()):
             msg = (
                 f"{self._table.options.what} was deleted and created again since this query read it, so its messages "
                 "do not continue the changelog. Start a new query, with a new checkpoint."

@@ -176,7 +176,9 @@ class KafkaReader(DataSourceReader):
         scan = Scan(self._table.scan_spec())
         try:
             begin = scan.begin()
-            end = scan.until() or scan.ends()
+            # What transactions that are open now write is not read, wherever the read ends.
+            ends, until = scan.ends(), scan.until()
+            end = ends if until is None else {each: min(until[each], ends.get(each, 0)) for each in until}
             parts = scan.ranges(begin, {each: max(offset, begin.get(each, 0)) for each, offset in end.items()})
         finally:
             scan.close()

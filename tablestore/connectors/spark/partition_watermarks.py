@@ -27,7 +27,7 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType, Ti
 from log_system.kafka.client.cluster import Offsets, Partition
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.secrets import reveal, wrap
-from snapshot.errors import InvalidInputError
+from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.quoting import backquoted
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
 from tablestore.connectors.option_names import FORMATS, Connector, Side
@@ -42,6 +42,7 @@ from tablestore.spark.error_messages import shows_messages
 IDLE: Final = "_idle"
 """Name of the boolean column that marks a heartbeat."""
 _PARTITION, _COLUMN, _TIMEOUT, _ZONE = "watermark.partition", "watermark.column", "watermark.idle-ms", "watermark.zone"
+_COUNT = "watermark.partitions"
 _LOOK_BACK: Final = 10
 """How many offsets before a partition's end are read: the last ones may be transaction markers."""
 
@@ -55,17 +56,20 @@ class PartitionWatermarks:
         column: the event-time column; empty if it is computed, for which there are no heartbeats.
         idle_ms: how long a partition must be without messages to be idle; 0 disables idleness.
         zone: the session's time zone.
+        count: the number of partitions that the query reads.
     """
 
     partition: Partition
     column: str
     idle_ms: int
     zone: str
+    count: int
 
     def options(self) -> dict[str, str]:
         """Return the settings as data source options."""
         topic, number = self.partition
-        return {_PARTITION: f"{topic}:{number}", _COLUMN: self.column, _TIMEOUT: str(self.idle_ms), _ZONE: self.zone}
+        return {_PARTITION: f"{topic}:{number}", _COLUMN: self.column, _TIMEOUT: str(self.idle_ms),
+                _ZONE: self.zone, _COUNT: str(self.count)}  # fmt: skip
 
 
 def take_watermarks(options: dict[str, str]) -> PartitionWatermarks | None:
@@ -77,7 +81,7 @@ def take_watermarks(options: dict[str, str]) -> PartitionWatermarks | None:
         return None
     topic, _, number = options.pop(_PARTITION).rpartition(":")
     column, idle_ms, zone = options.pop(_COLUMN), options.pop(_TIMEOUT), options.pop(_ZONE)
-    return PartitionWatermarks((topic, int(number)), column, int(idle_ms), zone)
+    return PartitionWatermarks((topic, int(number)), column, int(idle_ms), zone, int(options.pop(_COUNT)))
 
 
 @dataclass
@@ -104,8 +108,20 @@ class PartitionStream(KafkaStream):
         self._pulse = _Pulse(table, watched)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Return the end position of the next micro-batch, with a heartbeat if the partition is idle and one is due."""
+        """Return the end position of the next micro-batch, with a heartbeat if the partition is idle and one is due.
+
+        Raises:
+            DataLostError: partitions were added, which no source of the query reads.
+        """
         end = super().latestOffset(start, limit)
+        if self._plan.discovered > self._watched.count:
+            msg = (
+                f"{self._table.options.what}: partitions were added since this query began, {self._plan.discovered} "
+                f"instead of {self._watched.count}. A query with a watermark of each partition has a source for each. "
+                "Start a new query, with a new checkpoint; 'scan.startup.mode' = 'group-offsets' and "
+                "'properties.auto.offset.reset' = 'earliest' go on where this one ends."
+            )
+            raise DataLostError(msg)
         beat = start.get("beat")
         due = self._pulse.due(moved=end["at"] != start["at"]) if self._watched.idle_ms else None
         if due is not None and (beat is None or due > beat):
@@ -235,9 +251,9 @@ def read_with_watermark(
 ) -> DataFrame:
     """Return a streaming frame of a table's messages with the watermark of its slowest partition.
 
-    The query reads the partitions that exist when it is created. Partitions added later require a new query, because
-    Spark fixes a query's sources in its checkpoint. Each partition is a separate source, which runs its own Python
-    process next to the driver.
+    The query reads the partitions that exist when it is created. Partitions added later end it with an error when they
+    are discovered, and require a new query, because Spark fixes a query's sources in its checkpoint. Each partition is
+    a separate source, which runs its own Python process next to the driver.
 
     Args:
         spark: a session in which the connector's format is registered. Its setting
@@ -287,7 +303,7 @@ def read_with_watermark(
     marked = StructType([*columns.fields, StructField(IDLE, BooleanType())])
     frames = []
     for partition in partitions:
-        watched = PartitionWatermarks(partition, "" if computed else column, idle_ms, zone)
+        watched = PartitionWatermarks(partition, "" if computed else column, idle_ms, zone, len(partitions))
         given = {**options, **watched.options()}
         frame = spark.readStream.format(FORMATS[connector]).schema(marked).options(**reveal(given)).load()
         frames.append(_with_watermark(frame, column, delay, computed))

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Records, Wanted, joined, newest
 from log_system.kafka.client.range_reader import read_records
-from snapshot.errors import DataLostError
+from snapshot.errors import DataLostError, NotFoundError
 from snapshot.merge.deduplicate import last_records
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
@@ -59,10 +59,12 @@ def read_rows(
 
 
 def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> Iterator[Records]:
-    """Read the records of an offset range; if retention overtakes it after planning, plan the rest again.
+    """Read the records of an offset range; if they are removed after planning, plan the rest again.
 
     Raises:
-        DataLostError: retention has removed messages, and ``auto.offset.reset`` does not allow the read to continue.
+        DataLostError: retention has removed messages, or a topic was deleted, and ``auto.offset.reset`` does not allow
+            the read to continue.
+        NotFoundError: a topic configured by name was deleted.
     """
     options = table.options
     at, parts = (part.topic, part.partition), [part]
@@ -78,10 +80,10 @@ def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> It
             ):
                 rest = replace(rest, start=int(records.offsets[-1]) + 1)
                 yield records
-        except DataLostError:
+        except (DataLostError, NotFoundError):
             scan = Scan(table.scan_spec())
             try:
-                left = scan.ranges({at: rest.start}, {at: rest.end})
+                left = scan.ranges({at: rest.start}, {at: rest.end}, ids={rest.topic: rest.topic_id})
                 parts = [replace(each, topic_id=rest.topic_id) for each in left]
             finally:
                 scan.close()

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.system_columns import SEQ
-from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
+from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec, recreated_between
 from tablestore.connectors.spark.split_reader import RangeSplit, read_last, read_rows, shown
 from tablestore.connectors.table import KafkaTable
 from tablestore.spark.error_messages import shows_messages
@@ -34,6 +35,14 @@ Json = dict[str, Any]
 ``at`` is the next Kafka offset by topic and partition, ``until`` is where a bounded read ends, and ``ids`` are the
 topic ids.
 """
+
+
+@dataclass(frozen=True)
+class _Look:
+    """End offsets, and the ids of the topics by name."""
+
+    ends: Offsets
+    ids: Mapping[str, str]
 
 
 @shows_messages
@@ -56,11 +65,11 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table = table
         self._schema: pa.Schema = arrow_schema(schema)
         self._scan: Scan | None = None
-        self._target: Offsets | None = None
+        self._target: _Look | None = None
         self._committed: Mapping[Partition, int] = {}
         self._committing: tuple[Mapping[Partition, int], Future[None]] | None = None
         self._threads = ThreadPoolExecutor(1, "commit-offsets")
-        self._ends: Offsets = {}
+        self._seen = _Look({}, {})
         self._ends_at = float("-inf")
 
     def initialOffset(self) -> Json:
@@ -89,28 +98,45 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         once the next micro-batch has started, and never for the last one.
         """
         self.commit(start)
+        look = self._target or self._look()
+        while True:
+            end = self._end_of(start, look, limit)
+            if end is start:
+                # No micro-batch follows, and the query may end.
+                self._await_commit()
+                return start
+            # The end offsets may belong to a topic that has been deleted and created again meanwhile.
+            if self._plan.ids() == look.ids:
+                return end
+            look = self._look()
+            self._target = self._target and look
+
+    def _end_of(self, start: Json, look: _Look, limit: ReadLimit) -> Json:
+        """Return where a micro-batch ends that begins at ``start``; ``start`` itself if there is nothing to read."""
         at, until = offsets_of(start["at"]), offsets_of(start["until"]) if "until" in start else None
-        ends = self._look() if self._target is None else self._target
+        ends = dict(look.ends)
         if until is not None:
             ends = {each: min(end, until[each]) for each, end in ends.items() if each in until}
-        new = {each: end for each, end in ends.items() if each not in at}
+        # An offset in a topic that was deleted and created again says nothing about the new topic.
+        other = recreated_between(start.get("ids", {}), look.ids)
+        begun = {each: offset for each, offset in at.items() if each[0] not in other}
+        if self._table.options.properties.reset == "latest":
+            begun |= {each: end for each, end in ends.items() if each[0] in other}
+        new = {each: end for each, end in ends.items() if each not in begun}
         first = self._plan.firsts(list(new))
-        begun = at | {each: first[each] for each, end in new.items() if first[each] < end}
+        begun |= {each: first[each] for each, end in new.items() if first[each] < end}
         moved = {each: ends.get(each, offset) for each, offset in begun.items()}
         if isinstance(limit, ReadMaxRows):
             moved = _limited(begun, moved, limit.max_rows)
-        if moved == at:
-            # No micro-batch follows, and the query may end.
-            self._await_commit()
+        if moved == at and not other:
             return start
-        # The new end offsets may belong to a topic that was deleted and created again, so refresh the topic ids.
-        return _json(moved, until, self._plan.ids())
+        return _json(moved, until, {**start.get("ids", {}), **look.ids})
 
     def reportLatestOffset(self) -> Json:
         """Return the end offsets, which are at most a second old, for the query's progress report."""
         if time.monotonic() - self._ends_at >= _ENDS_SECONDS:
             self._look()
-        return _json(self._ends, None, {})
+        return _json(self._seen.ends, None, {})
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.
@@ -120,7 +146,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ``auto.offset.reset`` does not allow the read to continue.
         """
         self._await_commit()
-        found = self._plan.ranges(offsets_of(start["at"]), offsets_of(end["at"]), recreated(start, end))
+        found = self._plan.ranges(offsets_of(start["at"]), offsets_of(end["at"]), recreated(start, end), end.get("ids"))
         return [RangeSplit(part) for part in found]
 
     def commit(self, end: Json) -> None:
@@ -130,7 +156,11 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._await_commit()
         offsets = offsets_of(end["at"])
-        moved = {each: offset for each, offset in offsets.items() if self._committed.get(each) != offset}
+        moved = {
+            each: offset
+            for each, offset in offsets.items()
+            if self._committed.get(each) != offset and self._plan.is_known(each[0])
+        }
         if moved:
             self._committing = offsets, self._threads.submit(self._plan.commit, moved)
 
@@ -170,10 +200,11 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of an offset range; of an upsert table, the last of each key."""
         return (read_last if self._table.options.is_upsert else read_rows)(self._table, part, columns)
 
-    def _look(self) -> Offsets:
+    def _look(self) -> _Look:
         """Return the current end offsets, and keep them for the progress report."""
-        self._ends, self._ends_at = self._plan.ends(), time.monotonic()
-        return self._ends
+        self._seen = _Look(self._plan.ends(), self._plan.known_ids)
+        self._ends_at = time.monotonic()
+        return self._seen
 
     def _spec(self) -> ScanSpec:
         return self._table.scan_spec()
@@ -195,8 +226,7 @@ def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | Non
 
 def recreated(start: Json, end: Json) -> set[str]:
     """Return the topics whose id differs between two positions; positions in older checkpoints have no ids."""
-    before, after = start.get("ids", {}), end.get("ids", {})
-    return {topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id}
+    return recreated_between(start.get("ids", {}), end.get("ids", {}))
 
 
 def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
