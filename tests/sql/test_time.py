@@ -174,6 +174,34 @@ def test_windows_count_distinct_values(catalog: Catalog, wire: Wire, topic: Call
         catalog.sql(session)
 
 
+@pytest.mark.parametrize("kind", ["tumble", "hop", "session"])
+def test_the_first_rows_of_each_window(catalog: Catalog, wire: Wire, topic: Callable[[], str], kind: str) -> None:
+    rows = [{"k": key, "ts": at(second)} for key, second in EVENTS]
+    columns = "k STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    stream(catalog, wire, topic(), "t", columns, rows, maxRowsPerTrigger="3")
+    calls = {
+        "tumble": "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND)",
+        "hop": "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '10' SECOND)",
+        "session": "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' SECOND)",
+    }
+    counted = f"SELECT window_start, window_end AS e, k, COUNT(*) AS n FROM TABLE({calls[kind]}) GROUP BY window_start, window_end, k"  # fmt: skip  # noqa: E501
+    placed = f"SELECT q.*, ROW_NUMBER() OVER (PARTITION BY window_start, e ORDER BY n DESC, k DESC) AS place FROM ({counted}) AS q"  # fmt: skip  # noqa: E501
+    places: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+    for (_, start, end, key, n), copies in windows(kind).items():
+        places.setdefault((start, end), []).extend([(int(n), key)] * copies)
+    expected: Counter[tuple[Any, ...]] = Counter()
+    for window, found in places.items():
+        for place, (n, key) in enumerate(sorted(found, reverse=True)[:2], 1):
+            expected[*window, key, str(n), str(place)] += 1
+    assert max(int(row[-1]) for row in expected) == (1 if kind == "session" else 2)
+    catalog.sql(f"CREATE VIEW placed AS {placed}")
+    assert seen(catalog, "SELECT * FROM placed WHERE place <= 2") == expected
+    first = {(row[2], row[1], row[3]): 1 for row in expected if row[-1] == "1"}
+    assert seen(catalog, "SELECT k, e, n FROM placed WHERE place = 1") == first
+    with pytest.raises(InvalidInputError, match="an updating result over windows"):
+        catalog.sql(f"SELECT * FROM ({placed.replace('window_start, e ORDER', 'window_start ORDER')}) WHERE place <= 2")
+
+
 @pytest.mark.parametrize("data_type", ["TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"])
 def test_windows_of_1970_and_before_are_windows(
     catalog: Catalog, wire: Wire, topic: Callable[[], str], data_type: str

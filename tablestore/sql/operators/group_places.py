@@ -28,6 +28,11 @@ class Order:
     nulls_first: bool
 
     @property
+    def method(self) -> str:
+        """The method of a Spark column for this order."""
+        return f"{'desc' if self.descending else 'asc'}_nulls_{'first' if self.nulls_first else 'last'}"
+
+    @property
     def text(self) -> str:
         """The ORDER BY item."""
         direction = "DESC" if self.descending else "ASC"

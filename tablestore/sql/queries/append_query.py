@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Final
 
@@ -16,7 +18,7 @@ from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
 from tablestore.spark.changelog import holds_map
 from tablestore.sql.parser.qualify import kept_groups, output_names, own_nodes, qualified
-from tablestore.sql.parser.window_types import WindowKind
+from tablestore.sql.parser.window_types import END, START, WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
     MARK,
@@ -64,6 +66,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         rows = tree.copy()
         rows.set("distinct", None)
         made = of_rows(over(spark, rows, frames), chained=chained, final=final)
+        made = replace(made, windows=_ended_windows(tree, parts))
     return distinct(made) if tree.args.get("distinct") else made
 
 
@@ -130,11 +133,12 @@ def _windows(
     if not is_grouped(said) and part.windows.kind is not WindowKind.SESSION:
         return of_rows(over(spark, said, frames), chained=chained, final=part.relation.final)
     groups_of(said)
+    ends = _positions(said, part.alias, (START, END))
     if not over_windows(said, part.alias, part.windows):
         return None
     said.set("distinct", None)
     if not has_distinct(said):
-        return of_rows(over(spark, said, frames), chained=chained, final=True)
+        return replace(of_rows(over(spark, said, frames), chained=chained, final=True), windows=ends)
     if part.windows.kind is WindowKind.SESSION:
         why = "a row's window is known only when it ends; INSERT the rows INTO a table and group that"
         refuse(said.expressions[0], "an aggregate of DISTINCT values in SESSION windows", why)
@@ -142,7 +146,24 @@ def _windows(
     frame = over(spark, expand_distinct(made).outer, {ROWS: _exploded(spark, made, frames)})
     if said.args.get("having") is not None:
         frame = frame.where(F.col(KEPT))
-    return of_rows(frame.select(*outputs).toDF(*output_names(said)), chained=chained, final=True)
+    made_rows = of_rows(frame.select(*outputs).toDF(*output_names(said)), chained=chained, final=True)
+    return replace(made_rows, windows=ends)
+
+
+def _ended_windows(tree: exp.Select, parts: Parts) -> tuple[int, ...] | None:
+    """Return the positions of the window ends among the outputs of a SELECT over windows that have ended."""
+    found = [each for each in parts.endless if each.relation.windows is not None]
+    if len(parts.endless) != 1 or not found:
+        return None
+    names = [found[0].relation.names[position] for position in found[0].relation.windows or ()]
+    return _positions(qualified(tree, parts.sources()), found[0].alias, names)
+
+
+def _positions(said: exp.Select, alias: str, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the positions of columns of an input among the outputs of a SELECT; None if one is missing."""
+    outputs = [each.this if isinstance(each, exp.Alias) else each for each in said.expressions]
+    own = [each.name if isinstance(each, exp.Column) and each.table == alias else None for each in outputs]
+    return tuple(own.index(name) for name in names) if set(names) <= set(own) else None
 
 
 def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:

@@ -60,6 +60,8 @@ class Relation:
         chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
             Spark cannot know to be correct.
         final: whether rows are emitted when a watermark passes, which only output mode ``append`` does.
+        windows: positions of the two ends of time windows, if all rows of a window are emitted in one micro-batch; else
+            None.
         momentary: names of nondeterministic columns, such as the time of reading, with a new value at each read.
         each: function still to be applied to ``rows`` per micro-batch, since Spark cannot do it in a plan; or None.
         shape: with ``each``, a frame with the columns it returns, which must not be run.
@@ -76,6 +78,7 @@ class Relation:
     endless: bool = True
     chained: bool = False
     final: bool = False
+    windows: tuple[int, ...] | None = None
     momentary: frozenset[str] = frozenset()
     each: Callable[[DataFrame], DataFrame] | None = None
     shape: DataFrame | None = None

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType
 from sqlglot import exp
 
@@ -21,7 +23,7 @@ from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.top_n import top_n
 from tablestore.sql.parser.qualify import output_names, own_nodes, qualified
 from tablestore.sql.queries.query_inputs import Parts
-from tablestore.sql.queries.relation import Ranking, Relation, of_changes, tidied
+from tablestore.sql.queries.relation import Ranking, Relation, of_changes, of_rows, tidied
 from tablestore.sql.queries.unsupported import BATCH, TOP_N, check_not_final, refuse
 
 _MIRRORED: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
@@ -262,7 +264,8 @@ def _planned(
     source = plan(ranked.base)
     if source.each is not None:
         refuse(ranked.node, "Top-N over a lookup join", "INSERT its result INTO a table and read that")
-    check_not_final(ranked.node, source.final)
+    is_of_windows = source.windows is not None and set(source.windows) <= set(ranked.groups)
+    check_not_final(ranked.node, source.final and not is_of_windows)
     columns = [f"_{number}" for number in range(len(source.names))]
     source = source.renamed(columns)
     outputs = columns[: len(ranked.names)]
@@ -271,6 +274,8 @@ def _planned(
     groups = tuple(dict.fromkeys(columns[number] for number in ranked.groups))
     order = tuple(Order(columns[number], descending, nulls) for number, descending, nulls in ranked.order)
     places = Places(groups, order, first, last, ranked=rank_at is not None, grows=source.grows)
+    if source.final and source.rows is not None:
+        return _of_ended_windows(ranked, source, source.rows, places, rank_at)
     key = _key(source, outputs, places)
     frame = top_n(changes, places, outputs, key, place())
     if key is not None and not set(groups) <= set(key):
@@ -286,6 +291,25 @@ def _planned(
     return of_changes(
         frame.select(*result, *carried).toDF(*names, *carried), None if key is None else [result.index(n) for n in key]
     )
+
+
+def _of_ended_windows(
+    ranked: _Ranked, source: Relation, rows: DataFrame, places: Places, rank_at: int | None
+) -> Relation:
+    """Plan the rows at some places of windows, each of which is complete in the micro-batch that emits it."""
+    first = [getattr(F.col(each.column), each.method)() for each in places.order]
+    # A repeated micro-batch must have the same places.
+    others = [F.col(name) for name in rows.columns if name not in {each.column for each in places.order}]
+    place = F.row_number().over(Window.partitionBy(*places.groups).orderBy(*first, *others)).cast("bigint")
+    kept = rows.withColumn(RANK, place).where(F.col(RANK).between(places.first, places.last))
+    outputs, names = list(source.names[: len(ranked.names)]), list(ranked.names)
+    windows = source.windows
+    if rank_at is not None:
+        outputs.insert(rank_at, RANK)
+        names.insert(rank_at, RANK)
+    made = of_rows(kept.select(*outputs).toDF(*names), chained=True, final=True)
+    ends = [source.names[position] for position in windows or ()]
+    return replace(made, windows=tuple(map(outputs.index, ends)) if set(ends) <= set(outputs) else None)
 
 
 def _key(source: Relation, outputs: list[str], places: Places) -> list[str] | None:
