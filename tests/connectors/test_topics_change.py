@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
+from pyspark.sql import SparkSession
 
 from log_system.kafka.client.topic import LOOK_SECONDS
 from snapshot.errors import DataLostError
 from tests.connectors.harness.lab import Lab, Stream, shipped
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.spark_tables import AVAILABLE
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 N = "n INT"
@@ -258,3 +262,48 @@ def test_offsets_are_committed_without_those_of_topics_that_are_gone(
             caplog.clear()
     assert lab.wire.committed(one, one) == [4]
     assert "commit the offsets" not in caplog.text
+
+
+def test_a_read_limit_does_not_count_messages_that_retention_has_removed(lab: Lab, made: Topics) -> None:
+    topic = made()
+    streams = {reset: lab.stream(topic, N, maxRowsPerTrigger=3, **{RESET: reset}) for reset in ("earliest", "latest")}
+    lab.wire.send(topic, rows(0))
+    assert all(ns(stream.run()) == [0] for stream in streams.values())
+    lab.wire.send(topic, rows(*range(1, 100)))
+    lab.wire.delete_records(topic, 95)
+    assert ns(streams["earliest"].run()) == [95, 96, 97, 98, 99]
+    assert list(map(len, streams["earliest"].batches)) == [1, 3, 2]
+    assert ns(streams["latest"].run()) == []
+    lab.wire.send(topic, rows(100))
+    assert ns(streams["earliest"].run()) == ns(streams["latest"].run()) == [100]
+
+
+@pytest.mark.parametrize("mode", ["latest-offset", "group-offsets"])
+def test_a_restart_before_the_first_message_begins_where_the_query_began(
+    spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path, mode: str
+) -> None:
+    topic = made()
+    options = {
+        "properties.bootstrap.servers": wire.servers,
+        "topic": topic,
+        "format": "json",
+        "scan.startup.mode": mode,
+    }
+    frame = spark.readStream.format("kafka-table").schema(N).options(**options).load()
+    found: list[int] = []
+
+    def run() -> None:
+        writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(**AVAILABLE).start()
+        query.awaitTermination(PATIENCE_SECONDS)
+
+    wire.send(topic, rows(1))
+    run()
+    wire.send(topic, rows(2))
+    # The query dies in its first micro-batch.
+    for file in (tmp_path / "commits" / "0", tmp_path / "commits" / ".0.crc"):
+        file.unlink(missing_ok=True)
+    run()
+    wire.send(topic, rows(3))
+    run()
+    assert found == [2, 3]

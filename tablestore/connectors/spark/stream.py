@@ -20,6 +20,7 @@ from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.kafka.positions import StartupMode
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec, recreated_between
 from tablestore.connectors.spark.split_reader import RangeSplit, read_last, read_rows, shown
 from tablestore.connectors.table import KafkaTable
@@ -29,6 +30,9 @@ from tablestore.spark.python_worker import begin_task
 logger = logging.getLogger("tablestore")
 _ENDS_SECONDS: Final = 1.0
 """How old the end offsets in a progress report may be: Spark asks for one in every micro-batch."""
+_UNKEPT: Final = "unkept"
+"""Marks a start that may change, such as the latest offset, and is in no checkpoint yet. A first micro-batch without
+messages puts it there, so that a query that is restarted before it has read a message begins at the same place."""
 Json = dict[str, Any]
 """A Spark source offset.
 
@@ -79,7 +83,8 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
         begin = self._plan.begin()
         self._committed = begin
-        return _json(begin, self._plan.until(), self._plan.ids())
+        found = _json(begin, self._plan.until(), self._plan.ids())
+        return found | {_UNKEPT: True} if options.start.mode in (StartupMode.LATEST, StartupMode.GROUP) else found
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the configured limit of a micro-batch (``maxRowsPerTrigger``)."""
@@ -97,6 +102,8 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group from here on, and before ``partitions`` plans the next micro-batch. Spark itself calls ``commit`` only
         once the next micro-batch has started, and never for the last one.
         """
+        if _UNKEPT in start:
+            return {name: part for name, part in start.items() if name != _UNKEPT}
         self.commit(start)
         look = self._target or self._look()
         while True:
@@ -120,8 +127,15 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # An offset in a topic that was deleted and created again says nothing about the new topic.
         other = recreated_between(start.get("ids", {}), look.ids)
         begun = {each: offset for each, offset in at.items() if each[0] not in other}
-        if self._table.options.properties.reset == "latest":
-            begun |= {each: end for each, end in ends.items() if each[0] in other}
+        reset = self._table.options.properties.reset
+        passed: Offsets = {}
+        if isinstance(limit, ReadMaxRows) and reset in ("earliest", "latest"):
+            # A micro-batch of messages that retention has removed has none.
+            first = self._plan.firsts([each for each in begun if each in ends])
+            passed = {each: offset for each, offset in first.items() if begun[each] < offset}
+            begun |= passed
+        if reset == "latest":
+            begun |= {each: end for each, end in ends.items() if each[0] in other or each in passed}
         new = {each: end for each, end in ends.items() if each not in begun}
         first = self._plan.firsts(list(new))
         begun |= {each: first[each] for each, end in new.items() if first[each] < end}
@@ -146,6 +160,8 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ``auto.offset.reset`` does not allow the read to continue.
         """
         self._await_commit()
+        if _UNKEPT in start:
+            return []
         found = self._plan.ranges(offsets_of(start["at"]), offsets_of(end["at"]), recreated(start, end), end.get("ids"))
         return [RangeSplit(part) for part in found]
 
