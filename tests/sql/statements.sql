@@ -508,28 +508,34 @@ SELECT * FROM t /*+ OPTIONS('a' = 'b') */;
 SELECT 1
 
 ---- a hint after SELECT
+SELECT /*+ LOOKUP('table' = 'd'), lookup('table' = 'e', 'async' = 'true') */ t.a FROM (SELECT /*+ LOOKUP('table' = 'f') */ a FROM u) AS t
+
+---- becomes
+SELECT /*+ LOOKUP('table' = 'd'), lookup('table' = 'e', 'async' = 'true') */ t.a FROM (SELECT /*+ LOOKUP('table' = 'f') */ a FROM u) AS t
+
+---- another hint after SELECT
 SELECT /*+ BROADCAST(t) */ * FROM t
 
 ---- error
-line 1, column 8: a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */
+line 1, column 12: expected LOOKUP, the only hint after SELECT: Spark plans joins and state by itself, got 'BROADCAST'
 
 ---- a hint after an alias
 SELECT * FROM t AS u /*+ OPTIONS('a' = 'b') */
 
 ---- error
-line 1, column 22: a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */
+line 1, column 22: a hint goes after the name of a table in FROM or INSERT INTO, t /*+ OPTIONS('key' = 'value') */, or after SELECT
 
 ---- a hint of a table that is deleted from
 DELETE FROM t /*+ OPTIONS('a' = 'b') */
 
 ---- error
-line 1, column 15: a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */
+line 1, column 15: a hint goes after the name of a table in FROM or INSERT INTO, t /*+ OPTIONS('key' = 'value') */, or after SELECT
 
 ---- another hint
 SELECT * FROM t /*+ LOOKUP('a' = 'b') */
 
 ---- error
-line 1, column 21: expected OPTIONS, the only hint: Spark plans joins and state by itself, got 'LOOKUP'
+line 1, column 21: expected OPTIONS, the only hint of a table: Spark plans joins and state by itself, got 'LOOKUP'
 
 ---- a hint without a value
 SELECT * FROM t /*+ OPTIONS('a') */

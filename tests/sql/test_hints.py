@@ -13,6 +13,8 @@ from tablestore.sql import Catalog, SqlError
 from tests.connectors.harness.wire import Wire
 from tests.sql.test_run import finish, rows
 
+LOOKED = "t.id FROM t JOIN s FOR SYSTEM_TIME AS OF PROCTIME() AS d ON d.k = t.id"
+RETRY = "'table' = 'd', 'retry-predicate' = 'lookup_miss', 'retry-strategy' = 'fixed_delay', 'fixed-delay' = '1 ms', 'max-attempts' = '3'"  # fmt: skip  # noqa: E501
 BATCH = "SET 'execution.runtime-mode' = 'batch'"
 
 
@@ -81,6 +83,15 @@ def test_a_hint_reads_an_old_snapshot_of_a_store_table(catalog: Catalog) -> None
         ("SELECT * FROM s /*+ OPTIONS('snapshot' = 'x') */", "option 'snapshot': expected a whole number of 0"),
         ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),
         ("CREATE VIEW x AS SELECT * FROM t /*+ OPTIONS('properties.sasl.password' = 'p') */", "holds a credential"),
+        (f"SELECT /*+ LOOKUP('table' = 'x') */ {LOOKED}", "hint LOOKUP: table 'x': the query looks up d, s"),
+        (f"SELECT /*+ LOOKUP('table' = 'd', 'retries' = '1') */ {LOOKED}", "hint LOOKUP: option 'retries'"),
+        (f"SELECT /*+ LOOKUP('async' = 'true') */ {LOOKED}", "option 'table' is missing: 'table' is required"),
+        (f"SELECT /*+ LOOKUP('table' = 'd', 'max-attempts' = '1') */ {LOOKED}", "option 'retry-predicate' is missing"),
+        (f"SELECT /*+ LOOKUP({RETRY.replace('1 ms', 'x')}) */ {LOOKED}", "option 'fixed-delay': expected a duration"),
+        ("SELECT /*+ LOOKUP('table' = 's') */ * FROM s", "hint LOOKUP: table 's'.*the query looks up no table"),
+        ("SELECT /*+ BROADCAST(s) */ * FROM s", "expected LOOKUP, the only hint after SELECT"),
+        ("SELECT * FROM s /*+ LOOKUP('table' = 's') */", "expected OPTIONS, the only hint of a table"),
+        ("SELECT * /*+ OPTIONS('a' = 's') */ FROM s", "a hint goes after the name of a table"),
         (
             "SET 'table.dynamic-table-options.enabled' = 'false'; SELECT * FROM t /*+ OPTIONS('topic' = 'x') */",
             "allowed only while setting 'table.dynamic-table-options.enabled' is 'true'",

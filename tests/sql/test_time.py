@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
+from tablestore import TableStore, open_local
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -316,6 +317,46 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)
+
+
+def test_rows_without_a_match_are_looked_up_again(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """`LOOKUP` hints: a dimension row that comes a little later than the row that needs it; one never comes."""
+    orders = topic()
+    stream(catalog, wire, orders, "o", "id INT, p AS PROCTIME()", [{"id": 1}])
+    catalog.sql(
+        "CREATE TABLE price (id INT, v INT, PRIMARY KEY (id) NOT ENFORCED); INSERT INTO price VALUES (1, 10);"
+        "CREATE TABLE other (id INT, w INT, PRIMARY KEY (id) NOT ENFORCED); INSERT INTO other VALUES (1, 1), (2, 2);"
+        "SET 'tablestore.trigger' = 'available-now'"
+    )
+    retry = "'retry-predicate' = 'lookup_miss', 'retry-strategy' = 'fixed_delay', 'fixed-delay' = '20 ms', 'max-attempts' = '4'"  # fmt: skip  # noqa: E501
+    query = (
+        f"SELECT /*+ LOOKUP('table' = 'd', {retry}), LOOKUP('table' = 'other', 'async' = 'true') */ o.id, d.v, n.w "
+        "FROM o LEFT JOIN other FOR SYSTEM_TIME AS OF o.p AS n ON o.id = n.id "
+        "LEFT JOIN price FOR SYSTEM_TIME AS OF o.p AS d "
+        "ON o.id = d.id"
+    )
+    reads: list[int] = []
+
+    def read(self: TableStore, **options: Any) -> DataFrame:
+        if self.path.endswith("price"):
+            reads.append(1)
+            if len(reads) == 5:
+                open_local(self.path).write([{"id": 2, "v": 20}])
+        return real(self, **options)
+
+    real = TableStore.read
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TableStore, "read", read)
+        # All rows have a match; the frame's shape needs a read of its own.
+        assert seen(catalog, query) == {("1", "10", "1"): 1}
+        assert len(reads) == 2
+        wire.send(orders, [b'{"id":2}'])
+        assert seen(catalog, query) == {("1", "10", "1"): 1, ("2", "20", "2"): 1}
+        assert len(reads) == 2 + 1 + 2, "the first try of the second query has no match, the second has"
+        wire.send(orders, [b'{"id":3}'])
+        reads.clear()
+        assert seen(catalog, query)["3", "None", "None"] == 1
+        assert len(reads) == 1 + 1 + 4
 
 
 def test_a_view_of_the_newest_partition_is_looked_up(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:

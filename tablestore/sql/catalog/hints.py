@@ -6,21 +6,21 @@ read a table with several hints.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
-from tablestore.options.declaration import OptionSpec
-from tablestore.options.value_types import integer
+from tablestore.options.declaration import Group, OptionSpec, option, optional
+from tablestore.options.value_types import choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import CONNECTOR, check_table, connector_of
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import HINTS
 from tablestore.sql.parser.error_location import RefusedError, placed
-from tablestore.sql.parser.hints import hints_of
+from tablestore.sql.parser.hints import hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text, is_secret
 from tablestore.sql.parser.statements import CreateTable, Options, Query
 
@@ -33,12 +33,61 @@ _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 
 
+_PERFORMANCE: Final = ("async", "output-mode", "capacity", "timeout", "shuffle")
+"""Options of LOOKUP that change how Flink asks for one row after another, and nothing here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupHint(Group):
+    """The options of a LOOKUP hint: whether and how often rows without a match are looked up again."""
+
+    table: str = option("table", text("the name or alias of a table that the query looks up"), None)
+    predicate: str | None = optional("retry-predicate", choice(("lookup_miss",)))
+    strategy: str | None = optional("retry-strategy", choice(("fixed_delay",)))
+    delay_ms: int | None = optional("fixed-delay", duration_or_ms())
+    attempts: int | None = optional("max-attempts", integer(1))
+
+    @classmethod
+    def of(cls, given: Options) -> LookupHint:
+        """Parse a hint.
+
+        Raises:
+            InvalidInputError: an option is missing, unknown or invalid.
+        """
+        options = {key: str(value) for key, value in given}
+        names = tuple(spec.name for spec in cls.specs())
+        for key in options:
+            if key not in (*names, *_PERFORMANCE):
+                msg = f"hint LOOKUP: option '{key}': {did_you_mean(key, (*names, *_PERFORMANCE))}"
+                raise InvalidInputError(msg)
+        missing = [name for name in names if name not in options]
+        if missing and (names[0] in missing or missing != list(names[1:])):
+            rule = f"'{names[0]}' is required, and {', '.join(names[1:])} go together."
+            msg = f"hint LOOKUP: option '{missing[0]}' is missing: {rule}"
+            raise InvalidInputError(msg)
+        return cls.read(options)
+
+
+def lookup_hints(select: exp.Select) -> list[LookupHint]:
+    """Return the LOOKUP hints of a SELECT.
+
+    Raises:
+        InvalidInputError: one is not valid.
+    """
+    return [LookupHint.of(given) for given in lookups_of(select)]
+
+
 def with_hints(scope: Scope, query: Query) -> Query:
     """Return a query in which tables with a hint are replaced by tables with its options.
 
     Raises:
         InvalidInputError: a hint is of a view or of a lookup table, or its options are not valid.
     """
+    for select in query.tree.find_all(exp.Select):
+        try:
+            _check_lookups(select)
+        except InvalidInputError as error:
+            raise placed(RefusedError(select.expressions[0], str(error)), query) from error
     if not any(map(hints_of, query.tree.find_all(exp.Table))):
         return query
     tree = query.tree.copy()
@@ -51,6 +100,17 @@ def with_hints(scope: Scope, query: Query) -> Query:
             except InvalidInputError as error:
                 raise placed(RefusedError(table, str(error)), query) from error
     return replace(query, tree=tree)
+
+
+def _check_lookups(select: exp.Select) -> None:
+    tables = [join.this for join in select.args.get("joins") or [] if join.this.args.get("version") is not None]
+    names = tuple(dict.fromkeys(name for table in tables for name in (table.alias_or_name, table.name)))
+    for hint in lookup_hints(select):
+        if hint.table not in names:
+            found = ", ".join(names) or "no table, which is JOIN t FOR SYSTEM_TIME AS OF"
+            otherwise = f"the query looks up {found}."
+            msg = f"hint LOOKUP: table '{hint.table}': {did_you_mean(hint.table, names, otherwise=otherwise)}"
+            raise InvalidInputError(msg)
 
 
 def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) -> None:

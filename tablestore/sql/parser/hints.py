@@ -1,7 +1,7 @@
-"""Parses hints: ``t /*+ OPTIONS('key' = 'value') */`` after the name of a table.
+"""Parses hints: ``t /*+ OPTIONS('key' = 'value') */`` after the name of a table, ``/*+ LOOKUP(...) */`` after SELECT.
 
-To the tokenizer a hint is a comment. So hints are found in the gaps between tokens, and known by the token before them,
-which is the name of the table.
+To the tokenizer a hint is a comment. So hints are found in the gaps between tokens, and known by the token before them:
+the name of the table, or SELECT.
 """
 
 from __future__ import annotations
@@ -19,19 +19,31 @@ from tablestore.sql.parser.dialect import Flink
 from tablestore.sql.parser.statements import Options
 from tablestore.sql.parser.token_reader import Reader, SyntaxFaultError
 
+_NO_MORE: Final = ": Spark plans joins and state by itself"
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_PLACE: Final = "a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */"
+_PLACE: Final = (
+    "a hint goes after the name of a table in FROM or INSERT INTO, t /*+ OPTIONS('key' = 'value') */, or after SELECT"
+)
 _START: Final = "/*+"
 _META: Final = "hints"
+_LOOKUPS: Final = "lookups"
 
 
 @dataclass(frozen=True)
 class Hint:
-    """A hint and its offsets in the text."""
+    """A hint and its offsets in the text.
+
+    Attributes:
+        start: its first offset.
+        end: the offset after it.
+        options: of a hint after the name of a table, its options.
+        lookups: of a hint after SELECT, the options of each LOOKUP.
+    """
 
     start: int
     end: int
-    options: Options
+    options: Options = ()
+    lookups: tuple[Options, ...] = ()
 
 
 class HintReader(Reader):
@@ -40,13 +52,26 @@ class HintReader(Reader):
     def options(self, tokens: list[Token], text: str) -> Options:
         """Parse ``OPTIONS('key' = 'value', ...)``."""
         self.begin(tokens, text)
-        if not self._is_word("OPTIONS"):
-            self._expected("OPTIONS, the only hint: Spark plans joins and state by itself")
-        self._need("OPTIONS")
+        if not self._take("OPTIONS"):
+            self._expected(f"OPTIONS, the only hint of a table{_NO_MORE}")
         options = self._options()
+        self._need_end()
+        return options
+
+    def lookups(self, tokens: list[Token], text: str) -> tuple[Options, ...]:
+        """Parse ``LOOKUP('table' = 't', ...), ...``."""
+        self.begin(tokens, text)
+        found: list[Options] = []
+        while not found or self._take(","):
+            if not self._take("LOOKUP"):
+                self._expected(f"LOOKUP, the only hint after SELECT{_NO_MORE}")
+            found.append(self._options())
+        self._need_end()
+        return tuple(found)
+
+    def _need_end(self) -> None:
         if not self._at_end():
             self._expected("the end of the hint")
-        return options
 
 
 def read_hints(tokens: Sequence[Token], text: str) -> dict[int, Hint]:
@@ -55,14 +80,19 @@ def read_hints(tokens: Sequence[Token], text: str) -> dict[int, Hint]:
     Raises:
         SyntaxFaultError: a hint is not valid.
     """
-    for token in tokens:
-        if token.token_type == TokenType.HINT:
-            raise SyntaxFaultError(_PLACE, token.start, token.end + 1)
-    return {before: Hint(start, end, _options(text, start, end)) for before, start, end in _found(tokens, text)}
+    selects = {token.end for token in tokens if token.token_type == TokenType.SELECT}
+    hints = {}
+    for before, start, end in _found(tokens, text):
+        reader, inside = HintReader(dialect=Flink()), _tokens(text, start, end)
+        if before in selects:
+            hints[before] = Hint(start, end, lookups=reader.lookups(inside, text))
+        else:
+            hints[before] = Hint(start, end, reader.options(inside, text))
+    return hints
 
 
 def misplaced(hint: Hint) -> SyntaxFaultError:
-    """Return the error for a hint that is not after the name of a table."""
+    """Return the error for a hint that is neither after the name of a table nor after SELECT."""
     return SyntaxFaultError(_PLACE, hint.start, hint.start + len(_START))
 
 
@@ -71,6 +101,29 @@ def attach(table: exp.Table, hints: dict[int, Hint]) -> None:
     hint = hints.pop(table.this.meta.get("end", -1), None)
     if hint is not None:
         table.meta[_META] = hint.options
+
+
+def mark(hints: dict[int, Hint], end: int) -> exp.Hint | None:
+    """Return the node that stands for the hint after a SELECT at ``end`` until the query is parsed, if there is one."""
+    if end not in hints:
+        return None
+    made = exp.Hint(expressions=[])
+    made.meta["end"] = end
+    return made
+
+
+def attach_lookups(select: exp.Select, hints: dict[int, Hint]) -> None:
+    """Take the hint after SELECT, if there is one, and attach it to the query."""
+    marked = select.args.get("hint")
+    if marked is not None:
+        select.set("hint", None)
+        select.meta[_LOOKUPS] = hints.pop(marked.meta["end"]).lookups
+
+
+def lookups_of(select: exp.Expr) -> tuple[Options, ...]:
+    """Return the options of each LOOKUP hint that is attached to a query."""
+    lookups: tuple[Options, ...] = select.meta.get(_LOOKUPS, ())
+    return lookups
 
 
 def hints_of(table: exp.Expr) -> Options:
@@ -89,12 +142,11 @@ def _found(tokens: Sequence[Token], text: str) -> Iterator[tuple[int, int, int]]
                 yield end, comment.start(), comment.end()
 
 
-def _options(text: str, start: int, end: int) -> Options:
+def _tokens(text: str, start: int, end: int) -> list[Token]:
     inner = start + len(_START)
     try:
         # Blanks before it keep the offsets.
-        tokens = Flink().tokenize(" " * inner + text[inner : end - 2])
+        return Flink().tokenize(" " * inner + text[inner : end - 2])
     except TokenError:
         msg = "a quote in this hint is not closed"
         raise SyntaxFaultError(msg, start, end) from None
-    return HintReader(dialect=Flink()).options(tokens, text)

@@ -234,4 +234,5 @@ def _tokens(text: str) -> list[Token]:
     for token in tokens:
         if token.text == '"' and text[token.start] == '"':
             raise error_at(text, token.start, token.start + 1, _DOUBLE_QUOTE)
-    return tokens
+    # sqlglot knows hints after SELECT only; see ``hints.py``.
+    return [token for token in tokens if token.token_type != TokenType.HINT]

@@ -14,7 +14,7 @@ from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.functions.json_functions import PARSERS, JsonReader
 from tablestore.sql.parser.functions.templates import NAMES
 from tablestore.sql.parser.functions.time_functions import WITHOUT_BRACKETS
-from tablestore.sql.parser.hints import Hint, attach
+from tablestore.sql.parser.hints import Hint, attach, attach_lookups, mark
 from tablestore.sql.parser.statements import Insert, Query
 from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
 
@@ -29,7 +29,7 @@ class QueryReader(JsonReader):
     FUNCTIONS: ClassVar = {name: made for name, made in SparkParser.FUNCTIONS.items() if name not in NAMES}
     FUNCTION_PARSERS: ClassVar = {**SparkParser.FUNCTION_PARSERS, **PARSERS}
     hints: dict[int, Hint]
-    """The hints of the text that are not attached to a table yet."""
+    """The hints of the text that are not attached to a table or a query yet."""
 
     def _query(self) -> Query:
         start = self._curr
@@ -61,6 +61,10 @@ class QueryReader(JsonReader):
         self._check_tree(tree, start)
         return self._source(start), tree
 
+    def _parse_hint(self) -> exp.Hint | None:
+        """Parse the hint after SELECT, which sqlglot does not see."""
+        return mark(self.hints, self._prev.end)
+
     def _parse_types(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse a type with its length, which Spark's dialect leaves out."""
         return super(HiveParser, self)._parse_types(*args, **named)  # type: ignore[arg-type]  # as they come
@@ -80,6 +84,8 @@ class QueryReader(JsonReader):
         for node in tree.walk():
             if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
                 attach(node, self.hints)
+            if isinstance(node, exp.Select):
+                attach_lookups(node, self.hints)
             if isinstance(node, exp.Select) and not node.expressions:
                 self.raise_error("a SELECT without columns: name them, or use *", start)
             if isinstance(node, _STATEMENTS) and not isinstance(node, exp.Query):

@@ -9,6 +9,7 @@ Tables of a connector are joined by ``temporal_joins.py``.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from sqlglot import exp
 
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.hints import LookupHint, lookup_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import tables_in
 from tablestore.sql.parser.statements import CreateView
@@ -73,7 +75,20 @@ def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
         place.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias or table.name, quoted=True)))
         table.replace(place)
         found[key] = table
+    _check_hints(select, found)
     return found
+
+
+def _check_hints(select: exp.Select, tables: dict[str, exp.Table]) -> None:
+    """Check that LOOKUP hints are of store tables; the rows of others are kept as state, not looked up again.
+
+    Raises:
+        RefusedError: one is not.
+    """
+    for hint in lookup_hints(select):
+        if not any(hint.table in {table.name, table.alias_or_name} for table in tables.values()):
+            why = "its rows are read as a stream; a row that has no match when it comes stays without"
+            refuse(select.expressions[0], f"hint LOOKUP for '{hint.table}', a table of a connector,", why)
 
 
 def _check_view(scope: Scope, view: CreateView, place: exp.Table) -> None:
@@ -106,7 +121,13 @@ def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, 
     if others and is_remote(scope.spark):
         why = f"not over Spark Connect: their rows cannot be joined with a micro-batch on the server; {_INSTEAD}"
         refuse(select.expressions[0], "a lookup join with further tables", why)
-    joined = _LookedUp(scope, select, tables, stream.key, others)
+    retries = {
+        key: hint
+        for hint in lookup_hints(select)
+        for key, table in tables.items()
+        if hint.attempts is not None and hint.table in {table.name, table.alias_or_name}
+    }
+    joined = _LookedUp(scope, select, tables, stream.key, others, retries)
     # The result's columns do not depend on rows: a lookup table has the same columns at any time.
     shape = joined(rows)
     return Relation(tuple(shape.columns), rows, chained=stream.relation.chained, each=joined, shape=shape)
@@ -122,6 +143,7 @@ class _LookedUp:
         tables: the looked-up tables, by the names of their frames.
         stream: the name of the micro-batch's frame.
         others: further frames by their names; none over Spark Connect.
+        retries: how often rows without a match are looked up again, by the name of the looked-up frame.
     """
 
     scope: Scope
@@ -129,12 +151,36 @@ class _LookedUp:
     tables: dict[str, exp.Table]
     stream: str
     others: dict[str, DataFrame]
+    retries: dict[str, LookupHint]
 
     def __call__(self, batch: DataFrame) -> DataFrame:
+        """Return the joined rows of a micro-batch."""
         # A micro-batch has its own Spark session, and everything joined with it must be read in that session.
         scope = self.scope.within(batch.sparkSession)
         frames = {key: batch_table(scope, table.name, depth=0) for key, table in self.tables.items()}
-        return over(batch.sparkSession, self.select, {**self.others, **frames, self.stream: batch})
+        frames |= {**self.others, self.stream: batch}
+        # The shape of the result is asked for before there is a micro-batch.
+        for key, hint in self.retries.items() if not batch.isStreaming else ():
+            missed = _missed(self.select, key)
+            for _ in range(hint.attempts or 0):
+                if over(batch.sparkSession, missed, frames).isEmpty():
+                    break
+                time.sleep((hint.delay_ms or 0) / 1000)
+                frames[key] = batch_table(scope, self.tables[key].name, depth=0)
+        return over(batch.sparkSession, self.select, frames)
+
+
+def _missed(select: exp.Select, key: str) -> exp.Select:
+    """Return the query of the rows that have no match in a looked-up frame."""
+    made = exp.select("1")
+    made.set("from_", select.args["from_"].copy())
+    for join in select.args["joins"]:
+        made.append("joins", join.copy())
+        if join.this.name == key:
+            made.args["joins"][-1].set("side", "LEFT")
+            made.args["joins"][-1].set("kind", "ANTI")
+            return made
+    raise AssertionError(key)
 
 
 def _stream(select: exp.Select, parts: Parts) -> QueryInput:
