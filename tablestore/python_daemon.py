@@ -18,11 +18,16 @@ import gc
 import importlib
 import select
 import socket
+import sys
 from contextlib import suppress
 
 from pyspark import daemon
 
+from tablestore.spark.source_processes import start_forking
+
 _worker = daemon.worker
+_CREATOR = "pyspark.sql.worker.create_data_source"
+"""The module of the processes that Spark runs before it starts a source."""
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
@@ -42,5 +47,7 @@ if __name__ == "__main__":
         importlib.import_module("tablestore.datasource")
     # A collection in a worker would copy the shared pages.
     gc.freeze()
+    if sys.argv[1:] == [_CREATOR]:
+        start_forking()
     daemon.worker = worker
     daemon.manager()

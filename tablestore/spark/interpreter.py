@@ -7,7 +7,7 @@ from site-packages (measured). A session starts about six such processes, and ea
 
 The script also starts the processes that plan the reads and writes of a data source. Spark ends them after a minute
 without work and starts new ones, each of which would import this package again. `tablestore.python_daemon` imports it
-once and forks them.
+once and forks them. `source_processes.py` does the same for the sources of streaming queries.
 """
 
 from __future__ import annotations

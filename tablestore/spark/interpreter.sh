@@ -20,5 +20,9 @@ case "$2 $3" in
         shift 2
         set -- -m tablestore.python_daemon "$@"
         ;;
+    # A source of a streaming query. A process that has imported its class forks it ready to run.
+    "pyspark.sql.streaming.python_streaming_source_runner "*)
+        set -- -I -S "${0%/*}/source_processes.py" "$@"
+        ;;
 esac
 exec "$TABLESTORE_PYTHON" "$@"
