@@ -34,6 +34,7 @@ class Verbs:
         """Write with ``writer``."""
         self._spark = spark
         self._writer = writer
+        self._empty: DataFrame | None = None
 
     @property
     def _table(self) -> TableContext:
@@ -58,7 +59,7 @@ class Verbs:
         self._check_table("update")
         condition = self._condition(where, "update")
         schema = self._table.spec.schema
-        columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
+        columns = checked_values(values, schema, self._no_rows(), "update: set")
         if self._table.spec.has_key:
             moves = bool(set(columns) & set(self._table.spec.primary_key))
             needs = Predicate() if moves else self._needs(where)
@@ -166,7 +167,14 @@ class Verbs:
         return Predicate() if needs.columns & set(spec.partition_by) else needs
 
     def _condition(self, where: Condition, verb: str) -> Column:
-        return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
+        return checked_condition(where, self._no_rows(), f"{verb}: where")
+
+    def _no_rows(self) -> DataFrame:
+        """Return a frame with the table's columns and without rows; Spark takes 10 ms to make it, so it is kept."""
+        schema = self._table.spec.schema
+        if self._empty is None or self._empty.schema != schema:
+            self._empty = empty(self._spark, schema)
+        return self._empty
 
     def _check_table(self, verb: str, *, all_rows: bool = False) -> None:
         """Reload the table definition, and check that the log can express the statement's changes.
