@@ -36,7 +36,8 @@ def key_types_allowed(data_type: pa.DataType) -> bool:
         data_type: The Arrow type of the column.
 
     Returns:
-        True for boolean, integers, decimal, string, binary, date and timestamp; False for float, double and nested.
+        True for boolean, integers, decimal, string, binary, date, time and timestamp; False for float, double and
+        nested.
     """
     return _is_hashable(data_type) and not pa.types.is_floating(data_type)
 
@@ -83,8 +84,8 @@ def _hashed(batch: pa.RecordBatch, columns: Sequence[str], seed: int) -> Hashes:
         array = batch.column(name)
         if not _is_hashable(array.type):
             message = (
-                f"key column '{name}': expected a boolean, integer, decimal, string, binary, date or timestamp type, "
-                f"got {array.type}. Choose another key column"
+                f"key column '{name}': expected a boolean, integer, decimal, string, binary, date, time or timestamp "
+                f"type, got {array.type}. Choose another key column"
             )
             raise InvalidInputError(message)
         if array.null_count == 0:
@@ -106,6 +107,7 @@ def _is_hashable(data_type: pa.DataType) -> bool:
         or _is_bytes(data_type)
         or types.is_date32(data_type)
         or types.is_timestamp(data_type)
+        or types.is_time64(data_type)
     )
 
 
@@ -138,6 +140,8 @@ def _hash_column(array: pa.Array, seeds: Hashes) -> Hashes:
         return _hash_longs(_bits(array, pa.int64(), np.float64), seeds)
     if types.is_timestamp(data_type):
         return _hash_longs(_numbers(array.cast(pa.timestamp("us", data_type.tz)).view(pa.int64())), seeds)
+    if types.is_time64(data_type):
+        return _hash_longs(_numbers(array.cast(pa.time64("ns")).view(pa.int64())), seeds)
     if types.is_int64(data_type):
         return _hash_longs(_numbers(array), seeds)
     if types.is_date32(data_type):

@@ -99,7 +99,7 @@ def _check_primary_key(options: ConnectorOptions, layout: MessageMapping) -> Non
         kind = layout.schema.field(name).type
         if not key_types_allowed(kind):
             msg = f"option '{PRIMARY_KEY}': column '{name}' has type {kind}, which "
-            msg += "cannot be compared as a key (float, double, time and nested types cannot). Choose another."
+            msg += "cannot be compared as a key (float, double and nested types cannot). Choose another."
             raise InvalidInputError(msg)
 
 

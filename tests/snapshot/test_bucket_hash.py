@@ -66,6 +66,7 @@ VALUES: dict[str, list[Any]] = {
     "date": [moment.date() for moment in _moments()],
     "timestamp": [moment.replace(tzinfo=dt.UTC) for moment in _moments()],
     "timestamp_ntz": _moments(),
+    "time(6)": [moment.time() for moment in _moments()],
 }
 
 
