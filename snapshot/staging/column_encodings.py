@@ -1,7 +1,8 @@
 """How the columns of a Parquet file are encoded: chosen from its first rows, for small files that are quick to read.
 
-Measured with 2.5 M rows of four columns of mostly distinct values, beside plain values with Snappy: 16 % fewer bytes,
-and reading a column of numbers takes at most two thirds of the time in pyarrow, DuckDB and Spark.
+Measured with 2.5 M rows of four columns of mostly distinct values, beside plain values with Snappy: 16 % fewer bytes.
+In pyarrow, an ordered key is read in a sixth of the time and doubles in a third, in Spark in 0.6 and 0.75 of it; random
+timestamps take as long as before.
 """
 
 from __future__ import annotations
