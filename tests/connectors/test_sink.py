@@ -497,6 +497,12 @@ def test_a_transaction_that_runs_out_of_time_says_so(lab: Lab, made: Topics) -> 
     assert lab.wire.values(topic) == []
 
 
+def test_a_transaction_timeout_beyond_the_brokers_names_the_option(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint), "properties__transaction__timeout__ms": 3_600_000}
+    with pytest.raises(InvalidInputError, match=r"shorter 'properties\.transaction\.timeout\.ms'"):
+        lab.write_batch(made(), KV, [(1, "a")], 0, **given)
+
+
 def test_another_run_of_the_query_takes_over(lab: Lab, made: Topics) -> None:
     topic = made()
     client = KafkaClient({"bootstrap.servers": lab.wire.servers}, "properties.")

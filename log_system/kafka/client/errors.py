@@ -95,6 +95,7 @@ FAMILIES: Final[tuple[tuple[frozenset[int], type[TableStoreError]], ...]] = (
 
 CREDENTIAL_CODES: Final = codes(_CREDENTIALS)
 _TOO_LARGE_CODES: Final = codes(_TOO_LARGE)
+_LONG_TRANSACTION: Final = codes("INVALID_TRANSACTION_TIMEOUT")
 _INVALID_ARGUMENT: Final = codes("_INVALID_ARG")
 #: Exceptions after which the call is known to have had no effect.
 _DEFINITE: Final = (FencedError, InvalidInputError, NotFoundError, AlreadyExistsError)
@@ -188,6 +189,9 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
             ". A row with its key has to fit into one Kafka message: make the row smaller, or raise "
             f"{prefix}message.max.bytes here and max.message.bytes of the topic."
         )
+    if error.code() in _LONG_TRANSACTION:
+        option = "log.transaction-timeout" if prefix == "kafka." else f"{prefix}transaction.timeout.ms"
+        return f". Set a shorter '{option}', or raise the broker's transaction.max.timeout.ms."
     found = _PROPERTY.search(error.str())
     if error.code() in _INVALID_ARGUMENT and found:
         name = given_name(found[1], config)
