@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -25,6 +24,8 @@ from tablestore.write.frame_input import check_columns
 from tablestore.write.writer import Writer
 
 Batch = tuple[str, int] | None
+Changes = tuple[DataFrame, bool]
+"""A frame of changes, and whether each bucket's are already in a single partition."""
 
 
 class Verbs:
@@ -43,56 +44,66 @@ class Verbs:
     def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
         """Delete the rows that a condition selects."""
         self._check_table("delete")
-        condition = self._condition(where, "delete")
+        checked = self._writer.checked(lambda: (self._condition(where, "delete"), self._needs(where)))
+
+        def changes(base: int) -> Changes:
+            condition, needs = checked()
+            return merge_on_read.delete(self._spark, self._table, base, condition, needs), bool(needs.conditions)
+
         if self._table.spec.has_key:
-            needs = self._needs(where)
-            return self._change(
-                "delete",
-                batch,
-                lambda base: merge_on_read.delete(self._spark, self._table, base, condition, needs),
-                by_bucket=bool(needs.conditions),
-            )
-        return self._replace("delete", batch, partial(copy_on_write.delete, self._spark, self._table, condition))
+            return self._change("delete", batch, changes)
+        return self._replace(
+            "delete", batch, lambda base: copy_on_write.delete(self._spark, self._table, checked()[0], base)
+        )
 
     def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
         self._check_table("update")
-        condition = self._condition(where, "update")
-        schema = self._table.spec.schema
-        columns = checked_values(values, schema, self._no_rows(), "update: set")
-        if self._table.spec.has_key:
+
+        def check() -> tuple[Column, dict[str, Column]]:
+            columns = checked_values(values, self._table.spec.schema, self._no_rows(), "update: set")
+            return self._condition(where, "update"), columns
+
+        checked = self._writer.checked(check)
+
+        def changes(base: int) -> Changes:
+            condition, columns = checked()
             moves = bool(set(columns) & set(self._table.spec.primary_key))
             needs = Predicate() if moves else self._needs(where)
-            return self._change(
-                "update",
-                batch,
-                lambda base: merge_on_read.update(self._spark, self._table, base, condition, columns, needs),
-                by_bucket=bool(needs.conditions),
-            )
+            found = merge_on_read.update(self._spark, self._table, base, condition, columns, needs)
+            return found, bool(needs.conditions)
+
+        if self._table.spec.has_key:
+            return self._change("update", batch, changes)
         return self._replace(
-            "update", batch, partial(copy_on_write.update, self._spark, self._table, condition, columns)
+            "update", batch, lambda base: copy_on_write.update(self._spark, self._table, *checked(), base)
         )
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
         """Replace the rows that a condition selects, some partitions, or all rows."""
         self._check_table("overwrite", all_rows=where is None and not dynamic)
-        self._check_rows(frame, "overwrite")
+
+        def check() -> Column | None:
+            self._check_rows(frame, "overwrite")
+            return None if where is None or dynamic else self._condition(where, "overwrite")
+
+        checked = self._writer.checked(check)
         if dynamic:
-            return self._overwrite_partitions(frame, where, batch)
-        condition = None if where is None else self._condition(where, "overwrite")
+            return self._overwrite_partitions(frame, where, batch, checked)
         if not self._table.spec.has_key:
             return self._replace(
                 "overwrite",
                 batch,
-                lambda base: copy_on_write.overwrite(self._spark, self._table, frame, condition, base),
+                lambda base: copy_on_write.overwrite(self._spark, self._table, frame, checked(), base),
                 all_rows=where is None,
             )
-        spec = self._table.spec
 
-        def changes(base: int) -> DataFrame:
+        def changes(base: int) -> Changes:
+            condition, spec = checked(), self._table.spec
             columns = dict.fromkeys([*spec.primary_key, *columns_read(self._spark, spec.schema, condition)])
             old = merge_on_read.rows_at(self._spark, self._table, base, list(columns))
-            return merge_on_read.overwrite(frame, old if condition is None else old.where(condition), spec, condition)
+            old = old if condition is None else old.where(condition)
+            return merge_on_read.overwrite(frame, old, spec, condition), False
 
         return self._change("overwrite", batch, changes, all_rows=where is None)
 
@@ -103,51 +114,62 @@ class Verbs:
             return self._change(
                 "truncate",
                 batch,
-                lambda base: merge_on_read.delete(self._spark, self._table, base, None, Predicate()),
+                lambda base: (merge_on_read.delete(self._spark, self._table, base, None, Predicate()), False),
                 all_rows=True,
             )
-        return self._replace("truncate", batch, partial(copy_on_write.truncate, self._table), all_rows=True)
+        return self._replace("truncate", batch, lambda base: copy_on_write.truncate(self._table, base), all_rows=True)
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
         """Merge rows of a source into the table."""
         self._check_table("merge")
-        merge = checked_merge(self._spark, self._table.spec, source, on, when)
+        checked = self._writer.checked(lambda: checked_merge(self._spark, self._table.spec, source, on, when))
         if self._table.spec.has_key:
-            return self._change("merge", batch, lambda base: merge_on_read.merge(self._spark, self._table, base, merge))
-        with read_once(source) as persisted:
-            merge = replace(merge, source=persisted)
-            return self._replace("merge", batch, partial(copy_on_write.merge, self._spark, self._table, merge))
-
-    def _overwrite_partitions(self, frame: DataFrame, where: Condition | None, batch: Batch) -> Snapshot | None:
-        spec = self._table.spec
-        check_dynamic(spec, where)
-        if not spec.has_key:
-            return self._replace(
-                "overwrite", batch, lambda base: copy_on_write.overwrite_partitions(self._table, frame, base)
-            )
-        with read_once(frame) as persisted:
             return self._change(
-                "overwrite",
+                "merge",
                 batch,
-                lambda base: merge_on_read.overwrite(
-                    persisted, merge_on_read.of_partitions(self._spark, self._table, base, persisted), spec, None
-                ),
+                lambda base: (merge_on_read.merge(self._spark, self._table, base, checked()), False),
             )
+        with read_once(source) as persisted:
+            return self._replace(
+                "merge",
+                batch,
+                lambda base: copy_on_write.merge(self._spark, self._table, replace(checked(), source=persisted), base),
+            )
+
+    def _overwrite_partitions(
+        self, frame: DataFrame, where: Condition | None, batch: Batch, check: Callable[[], object]
+    ) -> Snapshot | None:
+        check_dynamic(self._table.spec, where)
+
+        def stage(base: int) -> copy_on_write.Staging:
+            check()
+            return copy_on_write.overwrite_partitions(self._table, frame, base)
+
+        if not self._table.spec.has_key:
+            return self._replace("overwrite", batch, stage)
+        with read_once(frame) as persisted:
+
+            def changes(base: int) -> Changes:
+                check()
+                old = merge_on_read.of_partitions(self._spark, self._table, base, persisted)
+                return merge_on_read.overwrite(persisted, old, self._table.spec, None), False
+
+            return self._change("overwrite", batch, changes)
 
     def _change(
         self,
         kind: str,
         batch: Batch,
-        changes: Callable[[int], DataFrame],
+        changes: Callable[[int], Changes],
         *,
         all_rows: bool = False,
-        by_bucket: bool = False,
     ) -> Snapshot | None:
         """Write the changes that a statement computes from a snapshot's rows, in a table with a key."""
 
         def stage(stager: Stager) -> list[StagedFile]:
             assert stager.base is not None
-            return merge_on_read.stage(changes(stager.base), self._table, stager, by_bucket=by_bucket)
+            frame, by_bucket = changes(stager.base)
+            return merge_on_read.stage(frame, self._table, stager, by_bucket=by_bucket)
 
         return self._writer.write(stage, CommitId.of(batch), kind=kind, all_rows=all_rows)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +43,6 @@ from tablestore.write.writer import Writer
 _BEFORE_ALL = 1 << 62
 """Subtracted from the ``_seq`` of deletes, to order them before all new rows."""
 Staging = tuple[Sequence[StagedFile], Replaced]
-T = TypeVar("T")
 
 
 class LocalVerbs:
@@ -61,7 +59,7 @@ class LocalVerbs:
     def delete(self, where: str, batch: object) -> Snapshot | None:
         """Delete the rows that a condition selects."""
         self._check("delete")
-        changes = self._checked(lambda: RowChanges(self._table.spec.arrow, "delete", where))
+        changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "delete", where))
         if not self._table.spec.has_key:
             return self._writer.replace(
                 lambda base: self._rewrite(changes(), base, Act.DELETE), CommitId.of(batch), kind="delete"
@@ -75,7 +73,7 @@ class LocalVerbs:
         if not values:
             msg = f"update: set: expected new values by column, such as {{'price': 'price * 2'}}; got {values!r}."
             raise InvalidInputError(msg)
-        changes = self._checked(lambda: RowChanges(self._table.spec.arrow, "update", where, values))
+        changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "update", where, values))
         if not spec.has_key:
             return self._writer.replace(
                 lambda base: self._rewrite(changes(), base, Act.UPDATE), CommitId.of(batch), kind="update"
@@ -93,7 +91,7 @@ class LocalVerbs:
                     lambda base: self._overwrite_partitions(rows, base), CommitId.of(batch), kind="overwrite"
                 )
             where = condition_of(self._table.spec.arrow, self._partitions_of(rows))
-        changes = self._checked(lambda: RowChanges(self._table.spec.arrow, "overwrite", where))
+        changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "overwrite", where))
         if self._table.spec.has_key:
             return self._change(
                 "overwrite",
@@ -122,25 +120,13 @@ class LocalVerbs:
     def merge(self, source: Batches, on: str | Sequence[str], when: Sequence[Clause], batch: object) -> Snapshot | None:
         """Merge rows of a source into the table."""
         self._check("merge")
-        merge = self._checked(lambda: LocalMerge(self._table.spec, source.schema, on, when))
+        merge = self._writer.checked(lambda: LocalMerge(self._table.spec, source.schema, on, when))
         with merge().opened(source()) as engine:
             if self._table.spec.has_key:
                 return self._change("merge", batch, lambda base: self._merged(merge(), engine, base))
             return self._writer.replace(
                 lambda base: self._merge_files(merge(), engine, base), CommitId.of(batch), kind="merge"
             )
-
-    def _checked(self, check: Callable[[], T]) -> Callable[[], T]:
-        """Check a statement against the table's columns, and again in an attempt for which others have changed them."""
-        held = check(), self._table.spec.since
-
-        def current() -> T:
-            nonlocal held
-            if held[1] != self._table.spec.since:
-                held = check(), self._table.spec.since
-            return held[0]
-
-        return current
 
     def _check(self, verb: str, *, all_rows: bool = False) -> None:
         """Reload the table's definition, and check that the log can express the statement's changes."""

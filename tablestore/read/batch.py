@@ -24,6 +24,7 @@ from tablestore.read.base_table_columns import base_table_columns, shielded
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.time_travel import Point, between, chosen_snapshot
+from tablestore.spark.lost_files import explain_lost_files
 from tablestore.spark.tasks import parallelism
 
 
@@ -61,6 +62,7 @@ def read(
     is_own = parse_schema_choice(schema)
     files = table.files
     snapshot = chosen_snapshot(files, snapshot, timestamp, tag)
+    explain_lost_files(files)
     spec = files.spec_of(snapshot) if is_own else table.spec
     names = spec.schema.fieldNames()
     columns = None if columns is None else names_of(columns)

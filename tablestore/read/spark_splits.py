@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,7 @@ from snapshot.records import Split
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled
+from tablestore.spark.error_messages import traceback_hidden
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
 
@@ -47,9 +49,9 @@ def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for rows in held[number].read():
-                    yield relabelled(conform(rows, fitted), inner)
+        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+        with traceback_hidden():
+            for rows in chain.from_iterable(held[number].read() for number in numbers):
+                yield relabelled(conform(rows, fitted), inner)
 
     return spark.range(0, len(held), 1, len(held)).mapInArrow(shipped(read), given).toDF(*names)

@@ -39,19 +39,20 @@ def shows_messages(source: S) -> S:
 def _shown(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with _traceback_hidden():
+        with traceback_hidden():
             return method(*args, **kwargs)
 
     @wraps(method)
     def iterated(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        with _traceback_hidden():
+        with traceback_hidden():
             yield from method(*args, **kwargs)
 
     return iterated if inspect.isgeneratorfunction(method) else called
 
 
 @contextmanager
-def _traceback_hidden() -> Iterator[None]:
+def traceback_hidden() -> Iterator[None]:
+    """Let Spark show an error of the store that ends its Python process as the message alone."""
     try:
         yield
     except TableStoreError:

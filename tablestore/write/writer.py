@@ -6,9 +6,11 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry
@@ -25,6 +27,7 @@ from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Meter
 from tablestore.write.optimistic_retry import (
     Replaced,
+    StaleError,
     check_columns_of,
     check_files,
     check_rows,
@@ -40,6 +43,7 @@ from tablestore.write.publish import (
     recover,
 )
 
+T = TypeVar("T")
 logger = logging.getLogger("tablestore")
 
 _LANDED = (
@@ -106,7 +110,7 @@ class Writer:
 
         Changes that depend on the table's contents are staged again if another writer commits first. These are the
         changes of a DML statement, those of a merge engine, and all changes with ``changelog-producer=lookup``. Any
-        change is staged again if the table's columns change before the commit.
+        change is staged again if the table's columns change before the commit, also if staging fails for that reason.
 
         Args:
             stage: steps 1 and 2: prepares and stages the rows with the given stager; may be called several times. The
@@ -132,7 +136,8 @@ class Writer:
             before = next(tries)
             self.refresh()
             stager = self.stager(whole_buckets=True, pinned=kind is not None, all_rows=all_rows)
-            staged = stage(stager)
+            with self._stale_on_error(stager.base):
+                staged = stage(stager)
             made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec, all_rows=all_rows)
             if made is None and before and stager.tap is not None:
                 # Earlier attempts sent records that are now stale; no later commit will repair them, so repair here.
@@ -175,11 +180,46 @@ class Writer:
 
         def attempt() -> Snapshot | None:
             self.refresh()
-            spec = self._table.spec
-            staged, replaced = stage(self._table.files.latest())
+            spec, base = self._table.spec, self._table.files.latest()
+            with self._stale_on_error(base):
+                staged, replaced = stage(base)
             return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec, all_rows=all_rows)
 
         return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RETRIES_MAX))
+
+    def checked(self, check: Callable[[], T]) -> Callable[[], T]:
+        """Check a statement against the table's columns, and again in an attempt for which others have changed them.
+
+        Args:
+            check: checks the statement against the definition of now, and returns it as checked.
+
+        Returns:
+            A function that returns the statement as checked against the definition of the attempt.
+        """
+        held = check(), self._table.spec.since
+
+        def current() -> T:
+            nonlocal held
+            if held[1] != self._table.spec.since:
+                held = check(), self._table.spec.since
+            return held[0]
+
+        return current
+
+    @contextmanager
+    def _stale_on_error(self, base: int | None) -> Iterator[None]:
+        """Convert an error of staging, if others have changed the table so that it may be the reason.
+
+        Raises:
+            StaleError: the table's columns were changed, or snapshot ``base`` has expired, since the attempt began.
+        """
+        try:
+            yield
+        except Exception as error:
+            files, since = self._table.files, self._table.spec.since
+            if files.spec_of(files.latest()).since == since and (base is None or base >= files.oldest()):
+                raise
+            raise StaleError(str(error)) from error
 
     def write_staged(
         self,

@@ -1,0 +1,70 @@
+"""Errors of actions on frames whose snapshot has expired: one ``DataLostError`` in place of Spark's and Py4J's.
+
+A frame is read when the user acts on it, long after ``read()`` has returned. Spark converts the JVM's errors into
+Python's in one function, whatever the action; this module extends it by the files of the store's tables.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import unquote
+
+from pyspark.errors.exceptions import captured
+
+from snapshot.errors import GONE, DataLostError, TableStoreError
+from snapshot.store.table_files import TableFiles
+
+_MISSING: Final = re.compile(
+    r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (.+?\.parquet)\."
+)
+_RAISED: Final = re.compile(
+    r"the Python worker:\s+snapshot\.errors\.DataLostError: (.+?)\s*(?:SQLSTATE: \w+)?\Z", re.DOTALL
+)
+_CAUSES_MAX: Final = 10
+_convert = captured.convert_exception
+_tables: dict[str, TableFiles] = {}
+
+
+def explain_lost_files(table: TableFiles) -> None:
+    """Let actions on frames that read files of ``table`` raise ``DataLostError`` if the files are gone."""
+    _tables[_place(table.storage.root)] = table
+    captured.convert_exception = _converted  # type: ignore[assignment]
+
+
+def _converted(error: Any) -> Any:
+    """Return the Python error for one of the JVM, as PySpark's own function of this name does."""
+    cause, seen = error, 0
+    while cause is not None and seen < _CAUSES_MAX:
+        text = str(cause.toString())
+        if (found := _MISSING.search(text)) is not None and (table := _table_of(found[1])) is not None:
+            return DataLostError(_lost(table, found[1]))
+        if (raised := _RAISED.search(text)) is not None:
+            return DataLostError(raised[1])
+        cause, seen = cause.getCause(), seen + 1
+    return _convert(error)
+
+
+def _table_of(file: str) -> TableFiles | None:
+    place = _place(unquote(file))
+    held = [root for root in _tables if place.startswith(f"{root}/")]
+    return _tables[max(held, key=len)] if held else None
+
+
+def _lost(table: TableFiles, file: str) -> str:
+    what = f"table {table.storage.root!r}: this frame reads file {file}, which is gone"
+    try:
+        oldest = table.oldest()
+    except TableStoreError as error:
+        return f"{what}. {error}"
+    if not oldest:
+        return f"{what}. {GONE}"
+    return (
+        f"{what}: the snapshot that it reads has expired since read() returned; the oldest one now is {oldest}. Call "
+        "read() again. To keep a snapshot for longer, tag it."
+    )
+
+
+def _place(path: str) -> str:
+    """Return a path without its scheme: Spark writes ``file:/t``, ``file:///t`` or ``s3a://b/t``."""
+    return "/" + re.sub(r"^[a-z0-9]+:", "", path).strip("/")

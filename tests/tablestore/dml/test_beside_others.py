@@ -1,0 +1,205 @@
+"""Frames and statements in Spark while others change columns or let snapshots expire: no error is Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.errors import DataLostError, InvalidInputError
+from tablestore import TableStore, create_local, open_local, when_matched, when_not_matched
+from tablestore.dml import copy_on_write, merge_on_read
+from tablestore.read import anti_join_scan, bitmap_scan
+from tablestore.write.writer import Writer
+
+ROWS = [{"id": 1, "v": "a", "n": 1}, {"id": 2, "v": "b", "n": 2}]
+MERGE = [
+    when_matched().update({"n": "target.n + source.n"}),
+    when_not_matched().insert({"id": "source.id", "n": "source.n"}),
+]
+KEYS = {"key": ["id"], "no key": []}
+
+
+def source(table: TableStore) -> DataFrame:
+    return table._handle.spark.createDataFrame([(2, 5), (3, 5)], "id bigint, n int")
+
+
+def new_rows(table: TableStore) -> DataFrame:
+    return table._handle.spark.createDataFrame([(2, "b", 3)], "id bigint, v string, n int")
+
+
+NAMES_V: dict[str, Callable[[TableStore], Any]] = {
+    "write": lambda t: t.write(new_rows(t)),
+    "overwrite": lambda t: t.overwrite(new_rows(t)),
+    "overwrite where": lambda t: t.overwrite(new_rows(t), "v = 'b'"),
+    "update": lambda t: t.update("v = 'b'", {"n": "n + 1"}),
+    "delete": lambda t: t.delete("v = 'b'"),
+    "merge": lambda t: t.merge(source(t), "id", [when_matched("target.v = 'b'").delete()]),
+}
+"""Statements that need a column ``v``."""
+OTHERS: dict[str, tuple[Callable[[TableStore], Any], dict[int, int | None]]] = {
+    "update": (lambda t: t.update("id = 2", {"n": "n + 1"}), {1: 1, 2: 3}),
+    "delete": (lambda t: t.delete("id = 2"), {1: 1}),
+    "merge": (lambda t: t.merge(source(t), "id", MERGE), {1: 1, 2: 7, 3: 5}),
+    "truncate": (lambda t: t.truncate(), {}),
+}
+
+
+@pytest.fixture
+def make(spark: SparkSession, tmp_path: Path) -> Callable[..., TableStore]:
+    made: list[TableStore] = []
+
+    def create(kind: str) -> TableStore:
+        options = {"bucket": 2, "compaction.auto": False} if KEYS[kind] else {}
+        path = tmp_path / f"t{len(made)}"
+        with create_local(path, "id bigint, v string, n int", primary_key=KEYS[kind], options=options) as table:
+            table.write(ROWS)
+        made.append(TableStore.open(spark, path))
+        return made[-1]
+
+    return create
+
+
+def beside(patch: pytest.MonkeyPatch, table: TableStore, step: str, act: Callable[[Any], Any]) -> None:
+    """Let another process act in an attempt of the table's next statement, once: when it calls this step."""
+    real, left = getattr(Writer, step), [table.path]
+
+    def late(writer: Writer, *args: Any, **kwargs: Any) -> Any:
+        if left and writer is table._handle.writer:
+            with open_local(left.pop()) as other:
+                act(other)
+        return real(writer, *args, **kwargs)
+
+    patch.setattr(Writer, step, late)
+
+
+def between(patch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Let another process act between the planning and the running of a statement, once."""
+    left = [act]
+    for module, name in ((merge_on_read, "run_staging"), (copy_on_write, "found_by")):
+        real = getattr(module, name)
+
+        def late(*args: Any, real: Callable[..., Any] = real, **kwargs: Any) -> Any:
+            if left:
+                left.pop()()
+            return real(*args, **kwargs)
+
+        patch.setattr(module, name, late)
+
+
+def of_another_type(table: Any) -> None:
+    table.alter.drop_column("v")
+    table.alter.add_column("v", "array<int>")
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("verb", NAMES_V)
+def test_a_statement_whose_column_is_renamed_or_replaced_is_refused(
+    make: Callable[..., TableStore], monkeypatch: pytest.MonkeyPatch, verb: str, kind: str
+) -> None:
+    for alter, step in (
+        (lambda other: other.alter.rename_column("v", "w"), "write_staged"),
+        (lambda other: other.alter.rename_column("v", "w"), "recover_once"),
+        (of_another_type, "write_staged"),
+    ):
+        table = make(kind)
+        beside(monkeypatch, table, step, alter)
+        with pytest.raises(InvalidInputError, match=r"\bv\b"):
+            NAMES_V[verb](table)
+        assert table.snapshots(1)[0].operation == "alter"
+        assert sorted(row.n for row in table.read().collect()) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("verb", OTHERS)
+def test_a_statement_that_names_other_columns_is_planned_again(
+    make: Callable[..., TableStore], monkeypatch: pytest.MonkeyPatch, verb: str, kind: str
+) -> None:
+    def alter(other: Any) -> None:
+        other.alter.rename_column("v", "w")
+        other.alter.move_column("n", first=True)
+        other.alter.widen_column("n", "bigint")
+
+    call, expected = OTHERS[verb]
+    for step in ("write_staged", "recover_once"):
+        table = make(kind)
+        beside(monkeypatch, table, step, alter)
+        call(table)
+        assert table.refresh().schema.names == ["n", "id", "w"]
+        assert {row.id: row.n for row in table.read().collect()} == expected
+    table = make(kind)
+    with monkeypatch.context() as patch:
+        between(patch, lambda: alter(open_local(table.path)))
+        call(table)
+    assert {row.id: row.n for row in table.read().collect()} == expected
+
+
+def let_expire(path: str) -> None:
+    """Replace all files of the newest snapshot, and let it expire."""
+    with open_local(path) as other:
+        other.update("id = 1", {"v": "'new'"})
+        if other.primary_key:
+            other.compact()
+        other.write([{"id": 9, "v": "z", "n": 9}])
+        other.maintenance.expire(older_than="0 s", keep_last=1)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_statement_whose_snapshot_expires_while_it_runs_is_planned_again(
+    make: Callable[..., TableStore], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for verb in ("update", "delete", "merge"):
+        call, expected = OTHERS[verb]
+        table = make(kind)
+        with monkeypatch.context() as patch:
+            between(patch, lambda path=table.path: let_expire(path))
+            call(table)
+        assert {row.id: row.n for row in table.read().collect()} == expected | {9: 9}
+
+
+@pytest.mark.filterwarnings("ignore:toPandas attempted")
+@pytest.mark.parametrize("plan", ["no key", "key", "base", "bitmaps", "anti-join"])
+def test_a_frame_whose_snapshot_has_expired_says_so_whatever_the_action(
+    make: Callable[..., TableStore], monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    table = make("no key" if plan == "no key" else "key")
+    if plan != "no key":
+        table.compact()
+    if plan not in ("no key", "base"):
+        table.write([{"id": 2, "v": "c", "n": 4}])
+    if plan == "bitmaps":
+        monkeypatch.setattr(bitmap_scan, "_BASE_BYTES_MIN", 0)
+    if plan == "anti-join":
+        monkeypatch.setattr(anti_join_scan, "is_worth_it", lambda *_args, **_more: True)
+    frame = table.read()
+    let_expire(table.path)
+    actions: list[Callable[[], Any]] = [
+        frame.collect,
+        frame.toPandas,
+        frame.toArrow,
+        lambda: frame.groupBy("v").count().collect(),
+        lambda: frame.write.format("noop").mode("overwrite").save(),
+        lambda: table.write(frame),
+    ]
+    for act in actions:
+        with pytest.raises(DataLostError, match=r"snapshot (that it reads )?has expired since") as told:
+            act()
+        assert len(str(told.value)) < 500
+        assert "Traceback" not in str(told.value)
+        assert told.value.__cause__ is None
+        assert told.value.__suppress_context__
+
+
+def test_another_error_of_spark_stays_as_it_is(make: Callable[..., TableStore], tmp_path: Path) -> None:
+    table = make("no key")
+    assert table.read().count() == 2
+    table.read().write.parquet(str(tmp_path / "other"))
+    other = table._handle.spark.read.parquet(str(tmp_path / "other"))
+    for file in (tmp_path / "other").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST") as told:
+        other.collect()
+    assert not isinstance(told.value, DataLostError)
