@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 IDLE_MAX = 8
 """Idle databases of a kind; as many tasks of one process rarely run at the same time."""
@@ -77,6 +78,28 @@ def _close_idle() -> None:
     for (process, _), idle in _idle.items():
         while process == os.getpid() and idle:
             idle.pop().close()
+
+
+_CLASSES = {
+    "Conversion Error": duckdb.ConversionException,
+    "Invalid Input Error": duckdb.InvalidInputException,
+    "Out of Range Error": duckdb.OutOfRangeException,
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+    "IO Error": duckdb.IOException,
+    "INTERRUPT Error": duckdb.InterruptException,
+}
+
+
+def batches_of(result: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a query's result; errors have DuckDB's classes.
+
+    Arrow makes an ``OSError`` of an error in any batch but the first, which would pass for one of the file system.
+    """
+    try:
+        yield from result
+    except OSError as error:
+        text = str(error)
+        raise _CLASSES.get(text.partition(":")[0], duckdb.Error)(text) from None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.duckdb_connection import connect, give_back, interruptible, take
+from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.system_columns import relabelled
@@ -283,9 +283,10 @@ def streamed(
     connection.register(name, pa.RecordBatchReader.from_batches(schema, watched()))
     try:
         yield
-    except duckdb.Error as error:
+    except Exception:
         if raised:
-            raise raised[0] from error
+            # What DuckDB and Arrow made of it says less.
+            raise raised[0] from raised[0].__cause__
         raise
     finally:
         # If the query was abandoned, its connection may be closed, which ends the relation too.
@@ -304,7 +305,7 @@ def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Recor
     """Yield batches with exactly this schema, by position: cast, or relabelled if the buffers are the same."""
     types = list(zip(reader.schema.types, schema.types, strict=True))
     same_buffers = all(_same_buffers(actual, wanted) for actual, wanted in types)
-    for batch in reader:
+    for batch in batches_of(reader):
         if same_buffers:
             yield relabelled(batch, schema)
         else:

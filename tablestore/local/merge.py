@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from snapshot.duckdb_connection import batches_of
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
 from snapshot.quoting import quoted
@@ -146,7 +147,7 @@ class LocalMerge:
         with streamed(connection, "target", schema, named):
             try:
                 found = connection.sql(self._query(schema.names)).to_arrow_reader(BATCH_ROWS)
-                for batch in found:
+                for batch in batches_of(found):
                     if batch.num_rows:
                         yield self._evaluated(batch, places=places)
             except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException) as error:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
+from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
+from snapshot.staging.task_results import NOTHING_WRITTEN
 from tablestore.write.arrow_input import check_names
 from tablestore.write.value_casts import array_of, can_cast, cast_array, check_cast, is_missing, without_encoding
 
@@ -145,7 +149,7 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
         # Through Arrow's C interface, an exception of its source would lose its class.
         return data
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        return _streamed(data)
     if isinstance(data, Iterator):
         first = next(data, None)
         if first is None:
@@ -153,6 +157,33 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
         if isinstance(first, pa.RecordBatch):
             return pa.RecordBatchReader.from_batches(first.schema, _alike(first.schema, chain([first], data)))
     raise _not_rows(data)
+
+
+def _streamed(data: object) -> pa.RecordBatchReader:
+    """Return the stream of an object of another library; its errors are those of its rows.
+
+    Raises:
+        InvalidInputError: the first rows cannot be computed; while reading, others cannot.
+    """
+
+    @contextmanager
+    def told() -> Iterator[None]:
+        try:
+            with interruptible():
+                yield
+        # Through Arrow's C interface, an exception loses its class.
+        except (OSError, duckdb.Error) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            msg = f"rows: {type(data).__name__} cannot be read: {reason}. {NOTHING_WRITTEN}"
+            raise InvalidInputError(msg) from None
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with told():
+            yield from reader
+
+    with told():
+        reader = pa.RecordBatchReader.from_stream(data)
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
 
 def _not_rows(data: object) -> InvalidInputError:
