@@ -43,7 +43,9 @@ class Encodings:
         return {path: "none" if path in self.plain else "snappy" for path in paths}
 
 
-def encodings_of(rows: pa.Table, paths: Sequence[str], without_dictionary: Collection[str]) -> Encodings:
+def encodings_of(
+    rows: pa.Table, paths: Sequence[str], without_dictionary: Collection[str], *, differences: bool
+) -> Encodings:
     """Choose the encodings of a file.
 
     By default every column gets a dictionary, and a column without repeated values fills a megabyte of each row group
@@ -54,6 +56,7 @@ def encodings_of(rows: pa.Table, paths: Sequence[str], without_dictionary: Colle
         rows: the first rows of the file.
         paths: the Parquet paths of all columns.
         without_dictionary: those that must not get a dictionary.
+        differences: whether readers know DELTA_BINARY_PACKED, as those of the changes of tables with a key do.
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
     # The path of a field of a struct may equal the name of a column with a dot.
@@ -65,7 +68,11 @@ def encodings_of(rows: pa.Table, paths: Sequence[str], without_dictionary: Colle
             if path not in without_dictionary:
                 found.dictionaries.append(path)
         elif column is not None and times[path] == 1 and (numbers := _numbers(column)) is not None:
-            if numbers.dtype.kind == "i" and _delta_bits(numbers) <= _DELTA_SHARE * 8 * numbers.itemsize:
+            if (
+                differences
+                and numbers.dtype.kind == "i"
+                and _delta_bits(numbers) <= _DELTA_SHARE * 8 * numbers.itemsize
+            ):
                 found.delta.append(path)
                 found.plain.append(path)
             elif len(pa.compress(numbers.tobytes(), "snappy", asbytes=True)) > _SNAPPY_SHARE * numbers.nbytes:

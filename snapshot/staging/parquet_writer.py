@@ -58,16 +58,19 @@ class ParquetFiles:
         partition: Mapping[str, str | None] | None = None,
         target_bytes: int,
         sought: Sequence[str] = (),
+        differences: bool = False,
     ) -> None:
         """Prepare to write; the first file is opened when its first rows are written.
 
-        Rows will be sought by equality with the columns in ``sought``: these get a Bloom filter where it helps.
+        Rows will be sought by equality with the columns in ``sought``: these get a Bloom filter where it helps. With
+        ``differences``, whole numbers may be stored as differences, which some readers of Parquet do not know.
         """
         self._storage = storage
         self._schema = schema
         self._prefix = f"{folder}/{prefix}" if folder else prefix
         self._partition = dict(partition or {})
         self._target_bytes = target_bytes
+        self._differences = differences
         self._sought = [name for name in sought if _can_be_sought(schema.field(name).type)]
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
@@ -131,7 +134,7 @@ class ParquetFiles:
         self._odd = odd
         unskippable = unskippable_columns(self._schema, odd)
         paths = _leaf_paths(self._schema)
-        encodings = encodings_of(first_rows, paths, unskippable)
+        encodings = encodings_of(first_rows, paths, unskippable, differences=self._differences)
         rows = min(first_rows.num_rows, ROW_GROUP_ROWS)
         # Readers look a value up in a dictionary too.
         sought = [name for name in self._sought if name not in encodings.dictionaries] if rows >= _FILTERED_ROWS else []
@@ -355,6 +358,7 @@ class BucketedChanges:
                 partition={BUCKET: str(bucket)},
                 target_bytes=self._target_bytes,
                 sought=() if folder else self._keys,
+                differences=True,
             )
         return self.writers[folder, bucket]
 

@@ -92,6 +92,7 @@ def gather(task: GatherTask) -> list[DataFile]:
         folder=TOMBSTONES,
         partition={BUCKET: str(task.bucket)},
         target_bytes=task.target_bytes,
+        differences=True,
     )
     filesystem = None if task.storage.is_local else task.storage.filesystem
     paths = [task.storage.path(file.path) for file in task.files]

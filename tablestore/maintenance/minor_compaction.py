@@ -153,6 +153,7 @@ def _combine_bucket(task: MinorTask) -> str:
         partition={BUCKET: str(task.bucket)},
         target_bytes=task.target_bytes,
         sought=task.spec.primary_key,
+        differences=True,
     )
     with (
         removed_on_error({0: writer}, task.storage),

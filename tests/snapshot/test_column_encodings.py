@@ -14,15 +14,18 @@ from pyspark.sql import SparkSession
 
 from snapshot.staging.parquet_writer import ROW_GROUP_ROWS, ParquetFiles
 from snapshot.storage import Storage
+from tablestore import create_local
 
 ROWS = 20_000
 RANDOM = np.random.default_rng(7)
 
 
-def column(path: Path, values: pa.Array, others: dict[str, pa.Array] | None = None) -> dict[str, Any]:
+def column(
+    path: Path, values: pa.Array, others: dict[str, pa.Array] | None = None, *, differences: bool = True
+) -> dict[str, Any]:
     """Write a column ``x`` and return how its first row group is stored."""
     batch = pa.record_batch({"x": values, **(others or {})})
-    writer = ParquetFiles(Storage.at(path), batch.schema, prefix="f", target_bytes=1 << 30)
+    writer = ParquetFiles(Storage.at(path), batch.schema, prefix="f", target_bytes=1 << 30, differences=differences)
     writer.write(batch)
     (file,) = writer.close()
     found = pq.ParquetFile(path / file.path)
@@ -52,6 +55,23 @@ def test_the_encoding_fits_the_values(tmp_path: Path, values: pa.Array, encoding
     assert found["compression"] == compression
 
 
+def test_files_that_any_delta_reader_opens_have_no_differences(tmp_path: Path) -> None:
+    found = column(tmp_path, pa.array(np.arange(ROWS)), differences=False)
+    assert set(found["encodings"]) == {"PLAIN", "RLE"}
+    made = create_local(str(tmp_path / "t"), "id INT, at TIMESTAMP", primary_key="id", options={"bucket": 1})
+    made.write(
+        pa.table({"id": pa.array(range(ROWS), pa.int32()), "at": pa.array(range(ROWS), pa.timestamp("us", "UTC"))})
+    )
+    made.compact()
+    kinds = {}
+    for path in (tmp_path / "t").rglob("*.parquet"):
+        if "_delta_log" not in path.parts:
+            group = pq.ParquetFile(path).metadata.row_group(0)
+            kinds["_changes" in path.parts] = {name for n in (0, 1) for name in group.column(n).encodings}
+    assert "DELTA_BINARY_PACKED" in kinds[True]
+    assert kinds[False] == {"PLAIN", "RLE"}
+
+
 def test_a_field_of_a_struct_is_not_taken_for_a_column_with_a_dot(tmp_path: Path) -> None:
     """Text has no differences: pyarrow refuses to store it so."""
     numbers = pa.array(np.arange(ROWS))
@@ -73,7 +93,7 @@ def test_every_reader_reads_numbers_that_the_first_rows_did_not_foretell(spark: 
         late = [low, high, None, high, low, None, 0, *RANDOM.integers(low, high, 5_000, dtype=np.int64).tolist()]
         columns[f"c{number}"] = pa.array([*first.tolist(), *late], whole).cast(kind)
     batch = pa.record_batch({"id": pa.array(np.arange(len(columns["c0"]))), **columns})
-    writer = ParquetFiles(Storage.at(path), batch.schema, prefix="f", target_bytes=1 << 30)
+    writer = ParquetFiles(Storage.at(path), batch.schema, prefix="f", target_bytes=1 << 30, differences=True)
     writer.write(batch)
     (file,) = writer.close()
     assert batch.num_rows < ROW_GROUP_ROWS
