@@ -35,7 +35,6 @@ class Verbs:
         """Write with ``writer``."""
         self._spark = spark
         self._writer = writer
-        self._empty: DataFrame | None = None
 
     @property
     def _table(self) -> TableContext:
@@ -192,11 +191,8 @@ class Verbs:
         return checked_condition(where, self._no_rows(), f"{verb}: where")
 
     def _no_rows(self) -> DataFrame:
-        """Return a frame with the table's columns and without rows; Spark takes 10 ms to make it, so it is kept."""
-        schema = self._table.spec.schema
-        if self._empty is None or self._empty.schema != schema:
-            self._empty = empty(self._spark, schema)
-        return self._empty
+        # Not kept: Spark Connect checks nothing on a frame whose columns it has been asked for before.
+        return empty(self._spark, self._table.spec.schema)
 
     def _check_table(self, verb: str, *, all_rows: bool = False) -> None:
         """Reload the table definition, and check that the log can express the statement's changes.
