@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
 
+from snapshot.errors import DataLostError
 from snapshot.records import Split
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
@@ -17,6 +18,13 @@ from snapshot.schema.system_columns import conform, relabelled
 from tablestore.spark.error_messages import traceback_hidden
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
+
+
+class FrameError(DataLostError):
+    """Data that a frame of ``TableStore.read`` needs is lost; ``spark/lost_files.py`` shows it as ``DataLostError``.
+
+    Reads of the data source raise ``DataLostError`` in a task, which stays an error of Spark.
+    """
 
 
 class ReadSplit(InputPartition):
@@ -51,7 +59,10 @@ def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec
         begin_task()
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
         with traceback_hidden():
-            for rows in chain.from_iterable(held[number].read() for number in numbers):
-                yield relabelled(conform(rows, fitted), inner)
+            try:
+                for rows in chain.from_iterable(held[number].read() for number in numbers):
+                    yield relabelled(conform(rows, fitted), inner)
+            except DataLostError as error:
+                raise FrameError(str(error)) from error
 
     return spark.range(0, len(held), 1, len(held)).mapInArrow(shipped(read), given).toDF(*names)

@@ -19,7 +19,7 @@ _MISSING: Final = re.compile(
     r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (.+?\.parquet)\."
 )
 _RAISED: Final = re.compile(
-    r"the Python worker:\s+snapshot\.errors\.DataLostError: (.+?)\s*(?:SQLSTATE: \w+)?\Z", re.DOTALL
+    r"the Python worker:\s+tablestore\.read\.spark_splits\.FrameError: (.+?)\s*(?:SQLSTATE: \w+)?\Z", re.DOTALL
 )
 _CAUSES_MAX: Final = 10
 _convert = captured.convert_exception

@@ -42,7 +42,9 @@ def keys(name: str) -> st.SearchStrategy[pa.DataType]:
     """Types of a primary key that a format can hold."""
     if name == "json":
         return tables.key_types.filter(key_types_allowed)
-    return st.sampled_from([field.type for field in FLAT if key_types_allowed(field.type)])
+    allowed = [field.type for field in FLAT if key_types_allowed(field.type)]
+    # Avro takes TIME(3), which an Arrow type alone does not say; see test_times_of_day.py.
+    return st.sampled_from([kind for kind in allowed if name != "avro" or not pa.types.is_time(kind)])
 
 
 @st.composite
