@@ -144,7 +144,9 @@ def _run(connection: socket.socket) -> int:
 
 def _end_with(connection: socket.socket) -> None:
     """End this process when the one at the other end of the connection has ended."""
-    connection.recv(1)
+    # The connection is reset if that process ended before it read that this one runs.
+    with suppress(OSError):
+        connection.recv(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

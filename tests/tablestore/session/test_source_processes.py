@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -110,6 +111,27 @@ def test_a_source_ends_with_the_process_that_spark_knows(folder: Path, daemon: s
         made.started.terminate()
         until(lambda: not runs(made.pid))
     assert made.started.returncode == -signal.SIGTERM
+
+
+def test_a_source_ends_with_a_process_that_ended_before_it_heard_of_it(
+    folder: Path, daemon: subprocess.Popen[str]
+) -> None:
+    (address,) = folder.glob("sources-*")
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.socket(socket.AF_UNIX) as connection:
+        door.settimeout(60)
+        told = {"PYTHON_WORKER_FACTORY_PORT": str(door.getsockname()[1]), "PYTHON_WORKER_FACTORY_SECRET": SECRET}
+        given = json.dumps(environment(folder, **told)).encode()
+        connection.connect(str(address))
+        socket.send_fds(connection, [len(given).to_bytes(4)], [1, 2])
+        connection.sendall(given)
+        spark, _ = door.accept()
+        with spark, spark.makefile("rwb", buffering=0) as both:
+            assert UTF8Deserializer().loads(both) == SECRET
+            write_with_length(b"ok", both)
+            pid = read_int(both)
+            # What the source has sent is not read, so its connection is reset.
+            connection.close()
+            until(lambda: not runs(pid))
 
 
 def test_nothing_is_left_when_spark_ends(folder: Path, daemon: subprocess.Popen[str]) -> None:
