@@ -84,5 +84,7 @@ class DeltaState:
 
     def fingerprint(self, version: int) -> str:
         """Return the fingerprint of a version from ``base`` on; empty if unknown."""
+        if version == self.base.version:
+            return self.base.fingerprint
         held = self.followed(version)
-        return held.fingerprint if held is not None else self.base.fingerprint * (version == self.base.version)
+        return "" if held is None else held.fingerprint

@@ -62,7 +62,7 @@ def read(
     is_own = parse_schema_choice(schema)
     files = table.files
     snapshot = chosen_snapshot(files, snapshot, timestamp, tag)
-    explain_lost_files(files)
+    explain_lost_files(files.storage)
     spec = files.spec_of(snapshot) if is_own else table.spec
     names = spec.schema.fieldNames()
     columns = None if columns is None else names_of(columns)

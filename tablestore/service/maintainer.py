@@ -7,9 +7,8 @@ from threading import Event
 
 from snapshot.errors import NotFoundError, TableReplacedError
 from tablestore.after_write import failures
-from tablestore.context import TableContext
-from tablestore.local.handle import LocalHandle
 from tablestore.service.attempts import Attempts
+from tablestore.service.served_table import ServedTable
 from tablestore.write.metrics import Observer
 
 
@@ -36,11 +35,9 @@ class TableMaintainer:
         """
         self.attempts = Attempts()
         self._path = path
-        self._options = options
         self._every = every
         self._retry = retry
-        self._observer = observer
-        self._handle: LocalHandle | None = None
+        self._table = ServedTable(path, options, observer)
 
     def run(self, stop: Event) -> None:
         """Maintain the table until ``stop`` is set. Errors are logged, kept in ``attempts``, and tried again."""
@@ -50,9 +47,9 @@ class TableMaintainer:
                 self.attempts = self.attempts.succeeded()
             except Exception as error:  # noqa: BLE001 - whatever it is, it is shown and tried again
                 if isinstance(error, NotFoundError | TableReplacedError):
-                    self.close()
+                    self._table.close()
                 self.attempts = self.attempts.failed(error, f"table {self._path}: maintenance")
-        self.close()
+        self._table.close()
 
     def maintain(self) -> None:
         """Compact and expire what is due.
@@ -60,21 +57,9 @@ class TableMaintainer:
         Raises:
             TableStoreError: one of them failed.
         """
-        handle = self._opened()
+        handle = self._table.opened()
         handle.table.check_same()
         with handle.lock, failures() as failed:
             handle.maintain()
         if failed:
             raise failed[0]
-
-    def close(self) -> None:
-        """Close the connections to the broker."""
-        if self._handle is not None:
-            self._handle.writer.discard()
-            self._handle = None
-
-    def _opened(self) -> LocalHandle:
-        if self._handle is None:
-            self._handle = LocalHandle(TableContext.open(self._path, self._options))
-            self._handle.writer.meter.observer = self._observer
-        return self._handle

@@ -13,9 +13,9 @@ from snapshot.errors import NotFoundError, TableReplacedError
 from snapshot.store.changes import MAINTENANCE
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.local.handle import LocalHandle
 from tablestore.service.attempts import Attempts
 from tablestore.service.maintainer import TableMaintainer
+from tablestore.service.served_table import ServedTable
 from tablestore.service.verifier import TableVerifier, Throttle, VerifyState
 from tablestore.streaming.consumers import Consumers
 from tablestore.write.metrics import Observer
@@ -136,10 +136,10 @@ class TableWatcher:
         """
         self._state = TableState(path)
         self._attempts = Attempts()
-        self._options = wrap(options or {})
+        given = wrap(options or {})
         self._schedule = schedule or Schedule()
         self.maintainer = TableMaintainer(
-            path, self._options, every=self._schedule.maintain, retry=self._schedule.retry, observer=observer
+            path, given, every=self._schedule.maintain, retry=self._schedule.retry, observer=observer
         )
         self.verifier = TableVerifier(
             path,
@@ -149,8 +149,7 @@ class TableWatcher:
             retry=self._schedule.retry,
             throttle=throttle,
         )
-        self._observer = observer
-        self._handle: LocalHandle | None = None
+        self._table = ServedTable(path, given, observer)
         self._seen, self._behind_since = -1, 0.0
         self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
@@ -170,7 +169,8 @@ class TableWatcher:
     @property
     def table(self) -> TableContext | None:
         """The table as of the last look; None while it cannot be opened."""
-        return None if self._handle is None else self._handle.table
+        handle = self._table.handle
+        return None if handle is None else handle.table
 
     def run(self, stop: Event) -> None:
         """Watch until ``stop`` is set. Errors are logged, kept in the state, and tried again."""
@@ -201,7 +201,7 @@ class TableWatcher:
         Raises:
             TableStoreError: the table cannot be read, or not be published.
         """
-        handle = self._opened()
+        handle = self._table.opened()
         table = handle.refresh()
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
@@ -215,17 +215,8 @@ class TableWatcher:
 
     def close(self) -> None:
         """Close the connections to the broker."""
-        if self._handle is not None:
-            self._handle.writer.discard()
-            self._handle = None
-
-    def _opened(self) -> LocalHandle:
-        if self._handle is None:
-            table = TableContext.open(self._state.path, self._options)
-            self._handle = LocalHandle(table)
-            self._handle.writer.meter.observer = self._observer
-            self._seen = -1
-        return self._handle
+        self._table.close()
+        self._seen = -1
 
     def _measure(self, table: TableContext) -> None:
         """Bring the state up to date from the table's files and the log's index; the broker is not asked."""

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from pyspark.errors.exceptions import captured
 
 from snapshot.errors import GONE, DataLostError, TableStoreError
+from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 
 _MISSING: Final = re.compile(
@@ -23,12 +24,12 @@ _RAISED: Final = re.compile(
 )
 _CAUSES_MAX: Final = 10
 _convert = captured.convert_exception
-_tables: dict[str, TableFiles] = {}
+_tables: dict[str, Storage] = {}
 
 
-def explain_lost_files(table: TableFiles) -> None:
-    """Let actions on frames that read files of ``table`` raise ``DataLostError`` if the files are gone."""
-    _tables[_place(table.storage.root)] = table
+def explain_lost_files(table: Storage) -> None:
+    """Let actions on frames of the table in folder ``table`` raise ``DataLostError`` if files are gone."""
+    _tables[_place(table.root)] = table
     captured.convert_exception = _converted  # type: ignore[assignment]
 
 
@@ -45,16 +46,16 @@ def _converted(error: Any) -> Any:
     return _convert(error)
 
 
-def _table_of(file: str) -> TableFiles | None:
+def _table_of(file: str) -> Storage | None:
     place = _place(unquote(file))
     held = [root for root in _tables if place.startswith(f"{root}/")]
     return _tables[max(held, key=len)] if held else None
 
 
-def _lost(table: TableFiles, file: str) -> str:
-    what = f"table {table.storage.root!r}: this frame reads file {file}, which is gone"
+def _lost(table: Storage, file: str) -> str:
+    what = f"table {table.root!r}: this frame reads file {file}, which is gone"
     try:
-        oldest = table.oldest()
+        oldest = TableFiles.open(table).oldest()
     except TableStoreError as error:
         return f"{what}. {error}"
     if not oldest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
@@ -45,6 +45,7 @@ __all__ = [
     "earliest_offsets",
     "ensure_topic",
     "ensure_topic_of_broker",
+    "is_gone",
     "latest_of",
     "latest_offsets",
     "topic_id",
@@ -54,6 +55,8 @@ __all__ = [
 logger: Final = logging.getLogger("tablestore")
 LOOK_SECONDS: Final = 2.0
 """How often, in seconds, a reader that receives nothing checks whether its topic still exists."""
+_CHECK_SECONDS_MAX: Final = 5.0
+"""Maximum time to look for a topic after a failure."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,18 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
 def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
     """Return the shape of a topic, or ``None`` if it does not exist."""
     return describe(client, client.admin(), name)
+
+
+def is_gone(client: KafkaClient, name: str) -> bool:
+    """Return whether a topic that could not be written does not exist: the producer reports only a timeout for it.
+
+    False if the broker does not respond within a few seconds, which the failure then says already.
+    """
+    client = replace(client, wait_seconds=min(client.wait_seconds, _CHECK_SECONDS_MAX))
+    try:
+        return describe_topic(client, name) is None
+    except UnavailableError:
+        return False
 
 
 def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:

@@ -21,7 +21,7 @@ from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.admin_requests import missing
 from log_system.kafka.client.connect import discard, flush, kafka_errors, send_offsets, take_over
-from log_system.kafka.client.topic import describe_topic, earliest_offsets
+from log_system.kafka.client.topic import earliest_offsets, is_gone
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import check_topic_is, register, snapshot_end, tasks_token, topic_ends
 from log_system.kafka.publisher.partition_sender import Sender
@@ -31,8 +31,6 @@ from log_system.kafka.register import RegisterPosition
 from snapshot.errors import CorruptedError, UnavailableError
 from snapshot.records import ChangeSet, SentRange, Snapshot
 
-_CHECK_SECONDS_MAX = 5.0
-"""Maximum time to look for the topic after a failure."""
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
 """The fewest changes that justify another thread."""
@@ -196,26 +194,12 @@ class KafkaPublisher:
             yield
         except UnavailableError as error:
             self.discard()
-            self._check_topic(error)
+            if is_gone(self._log.client, self._log.topic):
+                raise missing(self._log.client, self._log.topic) from error
             raise
         except BaseException:
             self.discard()
             raise
-
-    def _check_topic(self, cause: UnavailableError) -> None:
-        """Check whether a deleted topic is the cause of a failure: the client reports only a timeout for it.
-
-        Raises:
-            NotFoundError: the topic does not exist.
-        """
-        client = replace(self._log.client, wait_seconds=min(self._log.client.wait_seconds, _CHECK_SECONDS_MAX))
-        try:
-            found = describe_topic(client, self._log.topic)
-        except UnavailableError:
-            # The broker itself does not respond, as ``cause`` already says.
-            return
-        if found is None:
-            raise missing(self._log.client, self._log.topic) from cause
 
     def _send(self, changes: ChangeSet) -> None:
         """Send the changes of a snapshot that the log lacks."""

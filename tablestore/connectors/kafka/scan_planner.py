@@ -73,7 +73,6 @@ class Scan:
         self._matches = compile_pattern(spec.pattern, "topic-pattern").fullmatch if spec.pattern is not None else None
         self._partitions: list[Partition] = []
         self.discovered = 0
-        self._described = 0
         self._looked_at: float | None = None
         self._ids: dict[str, str] = {}
         self._ids_at = 0.0
@@ -94,8 +93,8 @@ class Scan:
             if self._matches is not None:
                 matches = self._matches
                 topics = self._cluster.topics(lambda name: matches(name) is not None)
-            found = self._describe(topics)
-            self.discovered = self._described
+            described = self._describe(topics)
+            self.discovered, found = len(described), self._own(described)
             new = [each for each in found if each not in self._partitions]
             if self._looked_at is not None and new:
                 logger.info("%s: found new partitions %s", self._spec.what, new)
@@ -125,7 +124,8 @@ class Scan:
             self.partitions()
             return self._ids
         before, known = self._ids, {topic for topic, _ in self._partitions}
-        found = self._describe(sorted(known | before.keys()) if self._matches is not None else self._spec.topics)
+        asked = sorted(known | before.keys()) if self._matches is not None else self._spec.topics
+        found = self._own(self._describe(asked))
         same = {topic for topic in known if topic in self._ids and self._ids[topic] == before.get(topic)}
         kept = [each for each in self._partitions if each[0] in same]
         self._partitions = sorted(kept + [each for each in found if each[0] not in same])
@@ -137,9 +137,12 @@ class Scan:
         gone = sorted(self._ids.keys() - {topic for (topic, _), _ in described})
         if gone:
             logger.warning("%s: %s was deleted; what it held and was not read is lost.", self._spec.what, gone)
-        self._described = len(described)
         self._ids, self._ids_at = {topic: each for (topic, _), each in described if each}, time.monotonic()
-        return [each for each, _ in described if self._spec.only in (None, each)]
+        return [each for each, _ in described]
+
+    def _own(self, partitions: Sequence[Partition]) -> list[Partition]:
+        """Return those of some partitions that are read."""
+        return [each for each in partitions if self._spec.only in (None, each)]
 
     def begin(self) -> Offsets:
         """Return the offsets at which a new query starts.

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.cluster import GroupOffsets
 from log_system.kafka.client.connect import KafkaClient, kafka_errors, send_offsets, take_over
-from log_system.kafka.client.topic import describe_topic
+from log_system.kafka.client.topic import is_gone
 from snapshot.errors import FencedError, InvalidInputError, NotFoundError, OutcomeUnknownError, UnavailableError
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.message_sender import MessageSender, send_all
@@ -151,11 +151,7 @@ class TransactionalWriter:
 
     def _check_topic(self) -> None:
         """Raise if the topic was deleted: the client then waits for it until it gives up, without saying so."""
-        try:
-            gone = describe_topic(self.client, self.topic) is None
-        except UnavailableError:
-            return
-        if gone:
+        if is_gone(self.client, self.topic):
             msg = (
                 f"topic {self.topic!r} was deleted while this query wrote to it. Restart the query to create it again."
             )

@@ -47,6 +47,10 @@ class LookupHint(Group):
     delay_ms: int | None = optional("fixed-delay", duration_or_ms())
     attempts: int | None = optional("max-attempts", integer(1))
 
+    def is_of(self, table: exp.Table) -> bool:
+        """Return whether the hint is of a table, which it names by the name or the alias."""
+        return self.table in (table.name, table.alias_or_name)
+
     @classmethod
     def of(cls, given: Options) -> LookupHint:
         """Parse a hint.
@@ -104,9 +108,9 @@ def with_hints(scope: Scope, query: Query) -> Query:
 
 def _check_lookups(select: exp.Select) -> None:
     tables = [join.this for join in select.args.get("joins") or [] if join.this.args.get("version") is not None]
-    names = tuple(dict.fromkeys(name for table in tables for name in (table.alias_or_name, table.name)))
     for hint in lookup_hints(select):
-        if hint.table not in names:
+        if not any(map(hint.is_of, tables)):
+            names = tuple(dict.fromkeys(name for table in tables for name in (table.alias_or_name, table.name)))
             found = ", ".join(names) or "no table, which is JOIN t FOR SYSTEM_TIME AS OF"
             otherwise = f"the query looks up {found}."
             msg = f"hint LOOKUP: table '{hint.table}': {did_you_mean(hint.table, names, otherwise=otherwise)}"

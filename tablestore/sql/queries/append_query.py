@@ -23,6 +23,7 @@ from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
     MARK,
     ROWS,
+    ExpandedQuery,
     counter,
     expand_distinct,
     groups_of,
@@ -110,7 +111,7 @@ def _grouped(
     if has_distinct(made):
         taken = expand_distinct(made)
         outer = taken.outer.select(*(exp.column(key) for key in keys), counted)
-        frame = over(spark, outer, {ROWS: _exploded(spark, made, frames)})
+        frame = over(spark, outer, {ROWS: _exploded(spark, taken, frames)})
         chained = True
     else:
         made = made.select(*(exp.alias_(group.copy(), key) for group, key in zip(groups, keys, strict=True)), counted)
@@ -137,17 +138,24 @@ def _windows(
     if not over_windows(said, part.alias, part.windows):
         return None
     said.set("distinct", None)
-    if not has_distinct(said):
-        return replace(of_rows(over(spark, said, frames), chained=chained, final=True), windows=ends)
-    if part.windows.kind is WindowKind.SESSION:
-        why = "a row's window is known only when it ends; INSERT the rows INTO a table and group that"
-        refuse(said.expressions[0], "an aggregate of DISTINCT values in SESSION windows", why)
+    if has_distinct(said):
+        if part.windows.kind is WindowKind.SESSION:
+            why = "a row's window is known only when it ends; INSERT the rows INTO a table and group that"
+            refuse(said.expressions[0], "an aggregate of DISTINCT values in SESSION windows", why)
+        frame = _distinct_groups(spark, said, frames)
+    else:
+        frame = over(spark, said, frames)
+    return replace(of_rows(frame, chained=chained, final=True), windows=ends)
+
+
+def _distinct_groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
+    """Return the result of a qualified aggregation with DISTINCT values."""
     made, outputs = prepared(said)
-    frame = over(spark, expand_distinct(made).outer, {ROWS: _exploded(spark, made, frames)})
+    taken = expand_distinct(made)
+    frame = over(spark, taken.outer, {ROWS: _exploded(spark, taken, frames)})
     if said.args.get("having") is not None:
         frame = frame.where(F.col(KEPT))
-    made_rows = of_rows(frame.select(*outputs).toDF(*output_names(said)), chained=chained, final=True)
-    return replace(made_rows, windows=ends)
+    return frame.select(*outputs).toDF(*output_names(said))
 
 
 def _ended_windows(tree: exp.Select, parts: Parts) -> tuple[int, ...] | None:
@@ -166,7 +174,7 @@ def _positions(said: exp.Select, alias: str, names: Sequence[str]) -> tuple[int,
     return tuple(own.index(name) for name in names) if set(names) <= set(own) else None
 
 
-def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
+def _exploded(spark: SparkSession, taken: ExpandedQuery, frames: dict[str, DataFrame]) -> DataFrame:
     """Return the plain and distinct rows that the outer query of `expand_distinct` aggregates.
 
     The rows are a union of branches, and Spark would read the sources once for each. If all branches start with the
@@ -174,7 +182,6 @@ def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFra
     the exchange. So it partitions by all columns, and rows with a NULL value are only filtered after it, which costs
     one row per group in state.
     """
-    taken = expand_distinct(select)
     rows = over(spark, taken.inner, frames)
     kinds = {field.name: field.dataType for field in rows.schema}
     if not any(map(holds_map, kinds.values())):

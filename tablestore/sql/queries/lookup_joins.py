@@ -86,7 +86,7 @@ def _check_hints(select: exp.Select, tables: dict[str, exp.Table]) -> None:
         RefusedError: one is not.
     """
     for hint in lookup_hints(select):
-        if not any(hint.table in {table.name, table.alias_or_name} for table in tables.values()):
+        if not any(map(hint.is_of, tables.values())):
             why = "its rows are read as a stream; a row that has no match when it comes stays without"
             refuse(select.expressions[0], f"hint LOOKUP for '{hint.table}', a table of a connector,", why)
 
@@ -125,7 +125,7 @@ def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, 
         key: hint
         for hint in lookup_hints(select)
         for key, table in tables.items()
-        if hint.attempts is not None and hint.table in {table.name, table.alias_or_name}
+        if hint.attempts is not None and hint.is_of(table)
     }
     joined = _LookedUp(scope, select, tables, stream.key, others, retries)
     # The result's columns do not depend on rows: a lookup table has the same columns at any time.

@@ -6,11 +6,11 @@ query is planned as a `Ranking`, whose places the query around it gives. Dedupli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType
 from sqlglot import exp
@@ -274,42 +274,35 @@ def _planned(
     groups = tuple(dict.fromkeys(columns[number] for number in ranked.groups))
     order = tuple(Order(columns[number], descending, nulls) for number, descending, nulls in ranked.order)
     places = Places(groups, order, first, last, ranked=rank_at is not None, grows=source.grows)
-    if source.final and source.rows is not None:
-        return _of_ended_windows(ranked, source, source.rows, places, rank_at)
+    result, names = list(outputs), list(ranked.names)
+    if rank_at is not None:
+        result.insert(rank_at, RANK)
+        names.insert(rank_at, RANK)
+    if is_of_windows:
+        return _of_ended_windows(source, places, result).renamed(names)
     key = _key(source, outputs, places)
     frame = top_n(changes, places, outputs, key, place())
     if key is not None and not set(groups) <= set(key):
         # A row that moves to another group goes in one task and comes in another.
         frame = tidied(frame, key)
-    result = list(outputs)
-    if rank_at is not None:
-        result.insert(rank_at, RANK)
     carried = [CHANGE_TYPE] if key is None else [CHANGE_TYPE, SEQ]
-    names = list(ranked.names)
-    if rank_at is not None:
-        names.insert(rank_at, RANK)
     return of_changes(
         frame.select(*result, *carried).toDF(*names, *carried), None if key is None else [result.index(n) for n in key]
     )
 
 
-def _of_ended_windows(
-    ranked: _Ranked, source: Relation, rows: DataFrame, places: Places, rank_at: int | None
-) -> Relation:
+def _of_ended_windows(source: Relation, places: Places, result: Sequence[str]) -> Relation:
     """Plan the rows at some places of windows, each of which is complete in the micro-batch that emits it."""
+    rows = source.rows
+    assert rows is not None, "windows that end only add rows"
     first = [getattr(F.col(each.column), each.method)() for each in places.order]
     # A repeated micro-batch must have the same places.
     others = [F.col(name) for name in rows.columns if name not in {each.column for each in places.order}]
     place = F.row_number().over(Window.partitionBy(*places.groups).orderBy(*first, *others)).cast("bigint")
     kept = rows.withColumn(RANK, place).where(F.col(RANK).between(places.first, places.last))
-    outputs, names = list(source.names[: len(ranked.names)]), list(ranked.names)
-    windows = source.windows
-    if rank_at is not None:
-        outputs.insert(rank_at, RANK)
-        names.insert(rank_at, RANK)
-    made = of_rows(kept.select(*outputs).toDF(*names), chained=True, final=True)
-    ends = [source.names[position] for position in windows or ()]
-    return replace(made, windows=tuple(map(outputs.index, ends)) if set(ends) <= set(outputs) else None)
+    made = of_rows(kept.select(*result), chained=True, final=True)
+    ends = [source.names[position] for position in source.windows or ()]
+    return replace(made, windows=tuple(map(result.index, ends)) if set(ends) <= set(result) else None)
 
 
 def _key(source: Relation, outputs: list[str], places: Places) -> list[str] | None:

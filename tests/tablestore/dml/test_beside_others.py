@@ -13,7 +13,7 @@ from snapshot.errors import DataLostError, InvalidInputError
 from tablestore import TableStore, create_local, open_local, when_matched, when_not_matched
 from tablestore.dml import copy_on_write, merge_on_read
 from tablestore.read import anti_join_scan, bitmap_scan
-from tablestore.write.writer import Writer
+from tests.harness.beside import beside
 
 ROWS = [{"id": 1, "v": "a", "n": 1}, {"id": 2, "v": "b", "n": 2}]
 MERGE = [
@@ -63,19 +63,6 @@ def make(spark: SparkSession, tmp_path: Path) -> Callable[..., TableStore]:
     return create
 
 
-def beside(patch: pytest.MonkeyPatch, table: TableStore, step: str, act: Callable[[Any], Any]) -> None:
-    """Let another process act in an attempt of the table's next statement, once: when it calls this step."""
-    real, left = getattr(Writer, step), [table.path]
-
-    def late(writer: Writer, *args: Any, **kwargs: Any) -> Any:
-        if left and writer is table._handle.writer:
-            with open_local(left.pop()) as other:
-                act(other)
-        return real(writer, *args, **kwargs)
-
-    patch.setattr(Writer, step, late)
-
-
 def between(patch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
     """Let another process act between the planning and the running of a statement, once."""
     left = [act]
@@ -106,7 +93,7 @@ def test_a_statement_whose_column_is_renamed_or_replaced_is_refused(
         (of_another_type, "write_staged"),
     ):
         table = make(kind)
-        beside(monkeypatch, table, step, alter)
+        beside(monkeypatch, table, alter, step)
         with pytest.raises(InvalidInputError, match=r"\bv\b"):
             NAMES_V[verb](table)
         assert table.snapshots(1)[0].operation == "alter"
@@ -126,7 +113,7 @@ def test_a_statement_that_names_other_columns_is_planned_again(
     call, expected = OTHERS[verb]
     for step in ("write_staged", "recover_once"):
         table = make(kind)
-        beside(monkeypatch, table, step, alter)
+        beside(monkeypatch, table, alter, step)
         call(table)
         assert table.refresh().schema.names == ["n", "id", "w"]
         assert {row.id: row.n for row in table.read().collect()} == expected

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from snapshot.errors import InvalidInputError
-from tablestore import LocalTable, open_local, when_matched, when_not_matched
-from tablestore.write.writer import Writer
+from tablestore import LocalTable, when_matched, when_not_matched
+from tests.harness.beside import beside
 
 BEFORE = [{"id": 1, "v": "a", "n": 1}, {"id": 2, "v": "b", "n": 2}]
 MERGE = [when_matched().update({"n": "target.n + source.n"}), when_not_matched().insert({"id": "id", "n": "n"})]
@@ -28,18 +28,6 @@ OTHERS: dict[str, tuple[Callable[[LocalTable], Any], dict[int, int | None]]] = {
     "truncate": (lambda t: t.truncate(), {}),
 }
 KEYS: dict[str, dict[str, Any]] = {"key": {"primary_key": ["id"]}, "no key": {}}
-
-
-def beside(patch: pytest.MonkeyPatch, table: LocalTable, alter: Callable[[LocalTable], Any]) -> None:
-    """Let another process change the table when its next statement has staged rows, once."""
-    real, left = Writer.write_staged, [open_local(table.path)]
-
-    def late(writer: Writer, *args: Any, **kwargs: Any) -> Any:
-        if left and writer is table._handle.writer:
-            alter(left.pop())
-        return real(writer, *args, **kwargs)
-
-    patch.setattr(Writer, "write_staged", late)
 
 
 def renamed(table: LocalTable) -> None:
