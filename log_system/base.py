@@ -373,12 +373,12 @@ class LogPublisher(Protocol):
 class RepairSource(Protocol):
     """Compares a log that holds uncommitted records with the table, key by key."""
 
-    def unsettled(self, snapshot: int) -> Sequence[ChangeSet]:
+    def changes_from(self, snapshot: int) -> Sequence[ChangeSet]:
         """Return the changes of a snapshot and of all later committed snapshots, in order."""
         ...
 
     def wrong(
-        self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
+        self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Yield changes that repair the log: the committed value, or a delete, of each key whose last record is wrong.
 
@@ -386,7 +386,7 @@ class RepairSource(Protocol):
             partition: the log partition, which equals the bucket.
             start: the offset from which the log is read.
             end: the offset at which reading stops; the caller sends the repairs after it.
-            unsettled: snapshots whose keys must have a correct last record in this range.
+            changed: snapshots whose keys must have a correct last record in this range.
             whole: whether every key of the bucket must have one.
         """
         ...
@@ -396,12 +396,12 @@ class RepairSource(Protocol):
         partition: int,
         start: int,
         end: int,
-        unsettled: Sequence[ChangeSet],
+        changed: Sequence[ChangeSet],
         *,
         whole: bool = False,
         snapshot: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ``wrong`` with the columns ``SAID``, ``AT`` and ``FRESH``.
+        """Yield the rows of ``wrong`` with the columns ``SAID``, ``AT`` and ``CHANGED``.
 
         Compare with ``snapshot``, or with the newest one.
         """
@@ -412,8 +412,8 @@ SAID = "_said"
 """int8: row kind of the log's last record of the key; NULL if there is none."""
 AT = "_at"
 """int64: position of that record, as ``_seq``; NULL if there is none."""
-FRESH = "_fresh"
-"""bool: whether one of the unsettled snapshots changed the key."""
+CHANGED = "_changed"
+"""int64: the last of the given snapshots that changed the key; NULL if none did."""
 
 
 @dataclass(frozen=True)

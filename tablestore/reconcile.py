@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from log_system.base import AT, FRESH, SAID
+from log_system.base import AT, CHANGED, SAID
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.tail_reader import read_tail, tail_schema
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
@@ -19,6 +19,7 @@ from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.adapter import Adapter
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import SNAPSHOT
 from snapshot.store.lookup import lookup_in
 from snapshot.store.table_files import TableFiles
 
@@ -35,13 +36,13 @@ class Repairs:
     files: TableFiles
     log: KafkaLog
 
-    def unsettled(self, snapshot: int) -> Sequence[ChangeSet]:
+    def changes_from(self, snapshot: int) -> Sequence[ChangeSet]:
         """Return the changes of a snapshot and of every later committed one, in order."""
         newest = self.files.latest()
         return [self.files.changes(each, self.log.partitions) for each in range(snapshot, newest + 1)]
 
     def wrong(
-        self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
+        self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Yield the committed row, or a delete, of each key whose last record in the log says something else.
 
@@ -49,21 +50,21 @@ class Repairs:
             partition: the log partition, which is the bucket.
             start: offset at which reading the log starts.
             end: offset before which it ends.
-            unsettled: snapshots whose keys must have their last record in this range.
+            changed: snapshots whose keys must have their last record in this range.
             whole: every key of the bucket must have its last record in this range.
 
         Yields:
             The table's columns, then ``_kind``.
         """
-        for batch in self.differences(partition, start, end, unsettled, whole=whole):
-            yield batch.select([name for name in batch.schema.names if name not in (SAID, AT, FRESH)])
+        for batch in self.differences(partition, start, end, changed, whole=whole):
+            yield batch.select([name for name in batch.schema.names if name not in (SAID, AT, CHANGED)])
 
     def differences(
         self,
         partition: int,
         start: int,
         end: int,
-        unsettled: Sequence[ChangeSet],
+        changed: Sequence[ChangeSet],
         *,
         whole: bool = False,
         snapshot: int | None = None,
@@ -71,12 +72,12 @@ class Repairs:
         """Yield the rows of ``wrong`` together with what the log says; compare with ``snapshot``, or with the newest.
 
         1. Read the log between the offsets and keep each key's last record.
-        2. Add the keys of the unsettled snapshots: later attempts may have overridden what was sent before the range.
+        2. Add the keys of the changed snapshots: later attempts may have overridden what was sent before the range.
         3. Look up all these keys in the snapshot.
         4. Yield the differences.
 
         Yields:
-            The table's columns, ``_kind``, ``_said``, ``_at`` and ``_fresh``.
+            The table's columns, ``_kind``, ``_said``, ``_at`` and ``_changed``.
         """
         # Records of an eventual log may be older than some of the table's columns, which are then NULL.
         files = self.files.refreshed()
@@ -87,7 +88,8 @@ class Repairs:
                 last = engine.last_per_key(read_tail(log, partition, start, end, newest=True))
                 load_numbered(session, "seen", tail_schema(log), last)
             # Step 2.
-            load_numbered(session, "changed", files.change_schema, _changes(unsettled, partition, spec.change_columns))
+            numbered = files.change_schema.append(pa.field(SNAPSHOT, pa.int64()))
+            load_numbered(session, "changed", numbered, _changes(changed, partition, spec.change_columns))
             keys = ", ".join(keys_of(spec))
             session.execute(f"CREATE TEMP TABLE keys AS SELECT {keys} FROM seen UNION SELECT {keys} FROM changed")
             if not whole and session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
@@ -95,7 +97,7 @@ class Repairs:
             # Step 3.
             _look_up(files, session, partition, snapshot, whole=whole)
             # Step 4.
-            marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
+            marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]
             schema = pa.schema([*files.change_schema, *marks])
             yield from read(session, _differences(spec), [], schema)
 
@@ -109,9 +111,12 @@ def _look_up(
     load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
 
 
-def _changes(unsettled: Sequence[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:
-    for changes in unsettled:
-        yield from map(Adapter(changes.columns, wanted), changes.batches(bucket, 0))
+def _changes(changed: Sequence[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:
+    """Yield a bucket's changes with the columns ``wanted``, then the snapshot."""
+    for changes in changed:
+        for batch in map(Adapter(changes.columns, wanted), changes.batches(bucket, 0)):
+            snapshot = pa.repeat(pa.scalar(changes.snapshot.id, pa.int64()), batch.num_rows)
+            yield batch.append_column(SNAPSHOT, snapshot)
 
 
 def _differences(spec: TableSpec) -> str:
@@ -119,15 +124,15 @@ def _differences(spec: TableSpec) -> str:
     columns, keys = columns_of(spec), keys_of(spec)
     kind, seq = f"seen.c{len(columns)}", f"seen.c{len(columns) + 1}"
     deleted = ", ".join(f"keys.{c}" if c in keys else f"NULL AS {c}" for c in columns)
-    fresh = f"EXISTS (SELECT 1 FROM changed WHERE {{}}) AS {FRESH}"
+    last = f"(SELECT max(changed.c{len(columns) + 1}) FROM changed WHERE {{}}) AS {CHANGED}"
     return f"""
         SELECT {", ".join(f"alive.{c}" for c in columns)}, {RowKind.UPDATE_AFTER:d}::TINYINT AS {KIND},
-            {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(same_key(keys, "changed", "alive"))}
+            {kind} AS {SAID}, {seq} AS {AT}, {last.format(same_key(keys, "changed", "alive"))}
         FROM alive LEFT JOIN seen ON {same_key(keys, "alive", "seen")}
         WHERE {kind} IS NULL OR {kind} = {RowKind.DELETE:d} OR NOT ({same_row(spec, "alive", "seen")})
         UNION ALL
         SELECT {deleted}, {RowKind.DELETE:d}::TINYINT AS {KIND},
-            {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(same_key(keys, "changed", "keys"))}
+            {kind} AS {SAID}, {seq} AS {AT}, {last.format(same_key(keys, "changed", "keys"))}
         FROM keys ANTI JOIN alive ON {same_key(keys, "keys", "alive")}
         LEFT JOIN seen ON {same_key(keys, "keys", "seen")}
         WHERE {kind} IS DISTINCT FROM {RowKind.DELETE:d}

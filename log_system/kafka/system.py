@@ -171,8 +171,8 @@ class EventualLog(TransactionalLog):
         return KafkaTail(self.settings, self.path)
 
     def _compare(self, progress: Progress | None, after: Compared | None, through: int | None) -> Report:
-        """Compare the last record of each key with the table; snapshots are not kept apart, so all of it."""
-        return verify_eventual(self, progress)
+        """Compare the last record of each key with the newest snapshot, whatever ``through`` is."""
+        return verify_eventual(self, progress, after)
 
     def _mend(
         self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None

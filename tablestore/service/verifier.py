@@ -197,11 +197,12 @@ class TableVerifier:
         return replace(held, latest=latest, whole=None, whole_ms=int(time.time() * 1000))
 
     def _round_of_eventual(self, table: TableContext, file: VerifiedFile, held: Verified) -> bool:
-        """Compare the whole log if that is due: it does not keep snapshots apart."""
-        now = time.time() * 1000
-        if self._is_whole_due(held):
-            found = Pass().then(self._compare(table, Pass(), None), at_end=True)
-            self._store(table, file, replace(held, latest=found, whole_ms=int(now)))
+        """Compare keys that were sent or changed since, or all keys if that is due or some differed, in one step."""
+        whole = held.latest.compared is None or bool(held.latest.differences) or self._is_whole_due(held)
+        before = Pass() if whole else held.latest
+        report = self._compare(table, before, None)
+        at = held.whole_ms if report.after else int(time.time() * 1000)
+        self._store(table, file, replace(held, latest=before.then(report, at_end=True), whole_ms=at))
         return False
 
     def _is_whole_due(self, held: Verified) -> bool:

@@ -214,8 +214,8 @@ class ReadableTable:
 
         Args:
             progress: Called with the offsets read so far and in all.
-            from_snapshot: The first snapshot to compare; None for all. A log with ``log.consistency=eventual`` is
-                always compared whole.
+            from_snapshot: The first snapshot to compare; None for all. Of a log with
+                ``log.consistency=eventual``, the last records of keys that were sent or changed since are compared.
 
         Returns:
             Partition, offset, key and snapshot of each difference; ``ok`` if there is none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,13 @@ class Damaged:
         log = self.open().log.settings
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.delete_consumer_groups([log.group])[log.group].result()
+
+    def settle_past(self, partition: int, end: int) -> None:
+        """Say in an eventual log's register that all up to an offset is settled: what is wrong there is damage."""
+        publisher = publisher_of(self.open())
+        publisher.take_over()
+        publisher.restore({partition: replace(publisher.positions()[partition], end=end)})
+        publisher.discard()
 
     # The table's files.
 

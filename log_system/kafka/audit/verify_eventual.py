@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from log_system.base import AT, FRESH, SAID, RepairSource
+from log_system.base import AT, CHANGED, SAID
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.audit.log_inspection import (
     ScanProgress,
@@ -32,7 +32,6 @@ from log_system.kafka.register import RegisterPosition
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Mended, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.messages import counted
-from snapshot.records import ChangeSet
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 
@@ -48,6 +47,7 @@ class _Seen:
         bounds: the first offset and the end of each partition.
         newest: the newest committed snapshot.
         topic_id: Kafka's id of the topic.
+        first: the first snapshot whose entry was read; that of the empty table was, too.
     """
 
     entries: Mapping[int, IndexEntry]
@@ -56,6 +56,7 @@ class _Seen:
     bounds: Sequence[tuple[int, int]]
     newest: int
     topic_id: str
+    first: int = 0
 
     @property
     def settled(self) -> int:
@@ -74,38 +75,52 @@ class _Seen:
         return self.bounds[partition][0] > (first.ends[partition] if first is not None else 0)
 
 
-def verify_eventual(table: BoundLog, progress: Progress | None = None) -> Report:
+def verify_eventual(table: BoundLog, progress: Progress | None = None, after: Compared | None = None) -> Report:
     """Compare the last record of each key in an eventual log with the newest snapshot; change nothing.
 
     Unsettled records, after the settled part of a partition, come from writes in progress or aborted writes. They are
     noted but do not count as differences; the next write or ``recover()`` settles them. If retention has removed the
     beginning of a partition, only keys that still have a record in it are compared.
 
-    1. Read the index and the register, then the ends of the log, then the newest snapshot. In this order, what the
-       index lists is in the log, and what is settled is committed.
-    2. Compare partition by partition, with bounded memory.
-    3. Compare the index and the register with the log.
+    What follows ``after`` holds the last record of every key that was sent or changed since, so it suffices to compare
+    these. If they differ, or what was compared is no longer there, all keys are compared: a repair leaves records
+    before ``after`` as they are if they hold the committed values.
+
+    Args:
+        table: the log and its table.
+        progress: called with the number of offsets read so far and the total.
+        after: compare only keys that were sent or changed since; None for all.
 
     Raises:
         UnavailableError: the broker or the file system does not answer.
     """
-    findings, meter = Findings(), ScanProgress(progress)
+    meter = ScanProgress(progress)
+    report = _compare(table, after, meter)
+    return report if report.ok or not report.after else _compare(table, None, meter)
+
+
+def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Report:
+    """Compare all keys, or those that were sent or changed since ``after`` if what was compared is still there.
+
+    1. Read the index and the register, then the ends of the log, then the newest snapshot. In this order, what the
+       index lists is in the log, and what is settled is committed.
+    2. Compare partition by partition, with bounded memory.
+    3. Compare the index and the register with the log.
+    """
     # Report records of other producers even if readers skip them.
     log = replace(table.settings, skips_foreign=False)
-    source = table.source(log)
+    findings = Findings()
     # Step 1.
     try:
-        seen = _look(table, log)
+        seen = _look(table, log, first=0 if after is None else after.snapshot)
     except NotFoundError as error:
         return unusable_topic(table, str(error))
     if len(seen.bounds) != log.partitions:
         return wrong_partitions(table, len(seen.bounds))
+    if after is not None and not _holds(table, seen, after):
+        return _compare(table, None, meter)
     # Step 2.
-    meter.total = sum(end - low for low, end in seen.bounds)
-    unsettled = [each for each in source.unsettled(seen.settled + 1) if each.snapshot.id <= seen.newest]
-    for partition in range(log.partitions):
-        _compare(table.spec, source, partition, seen, unsettled, findings)
-        meter(seen.bounds[partition][1] - seen.bounds[partition][0])
+    _compare_keys(table, log, seen, after, findings, meter)
     # Step 3.
     note_topic(seen.entries, seen.topic_id, findings)
     _check_index(seen, findings)
@@ -115,16 +130,17 @@ def verify_eventual(table: BoundLog, progress: Progress | None = None) -> Report
             DifferenceKind.HISTORY, f"the index lists another commit than the table's. {RESTORED}", snapshot=snapshot
         )
     listed = max((s for s in seen.entries if s <= seen.newest), default=0)
-    pending = tuple(range(listed + 1, seen.newest + 1))
+    ends = tuple(map(seen.settled_end, range(log.partitions)))
     return Report(
         table.path,
         tuple(findings.differences),
         findings.more,
-        pending,
+        tuple(range(listed + 1, seen.newest + 1)),
         tuple(findings.notes),
         snapshots=1,
         records=meter.total,
-        compared=Compared(listed, topic=seen.topic_id),
+        compared=Compared(seen.settled, ends, table.files.fingerprint(seen.settled), seen.topic_id),
+        after=0 if after is None else after.snapshot,
     )
 
 
@@ -170,12 +186,12 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
     return Mended((*actions, *_rebuild(table, kept, ends, seen.topic_id)))
 
 
-def _look(table: BoundLog, log: KafkaLog, *, whole: bool = False) -> _Seen:
+def _look(table: BoundLog, log: KafkaLog, *, first: int = 0, whole: bool = False) -> _Seen:
     topic = topic_id(log.client, log.topic)
-    entries, broken = read_index(table.index, log.partitions)
+    entries, broken = read_index(table.index, log.partitions, first)
     register = positions(log)
     found = bounds(log, reached(log, entries, register), whole=whole)
-    return _Seen(entries, broken, register, found, table.files.latest(), topic)
+    return _Seen(entries, broken, register, found, table.files.latest(), topic, first)
 
 
 def _others(table: BoundLog, seen: _Seen) -> list[int]:
@@ -190,38 +206,54 @@ def _others(table: BoundLog, seen: _Seen) -> list[int]:
     return found
 
 
-def _compare(
-    spec: TableSpec,
-    source: RepairSource,
-    partition: int,
-    seen: _Seen,
-    unsettled: Sequence[ChangeSet],
-    findings: Findings,
+def _holds(table: BoundLog, seen: _Seen, after: Compared) -> bool:
+    """Return whether log and table still contain what was compared and what followed."""
+    if after.snapshot > seen.settled or after.snapshot + 1 < table.files.oldest():
+        return False
+    own = table.files.fingerprint(after.snapshot)
+    if (own and after.commit and own != after.commit) or after.topic not in ("", seen.topic_id):
+        return False
+    if len(after.ends) != len(seen.bounds):
+        return False
+    return all(seen.bounds[p][0] <= end <= seen.settled_end(p) for p, end in enumerate(after.ends))
+
+
+def _compare_keys(
+    table: BoundLog, log: KafkaLog, seen: _Seen, after: Compared | None, findings: Findings, meter: ScanProgress
 ) -> None:
-    """Compare one partition with its bucket."""
-    start, end = seen.bounds[partition]
-    cut = seen.is_cut(partition)
-    if cut:
-        findings.note(
-            f"partition {partition}: retention has removed what was before offset {start}; keys with no "
-            "record after it are not compared."
-        )
-    waiting = 0
-    try:
-        for batch in source.differences(partition, start, end, unsettled, whole=not cut, snapshot=seen.newest):
-            fresh = pc.or_kleene(batch.column(FRESH), pc.greater_equal(_offsets(batch), seen.settled_end(partition)))
-            fresh = pc.fill_null(fresh, False)
-            waiting += pc.sum(fresh).as_py() or 0
-            _name_rows(batch.filter(pc.invert(fresh)), spec, partition, findings)
-    except CorruptedError as error:
-        findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
-    except (DataLostError, FileNotFoundError) as error:
-        findings.add(DifferenceKind.FILES, str(error), snapshot=seen.newest, partition=partition)
-    if waiting:
-        findings.note(
-            f"partition {partition}: {counted(waiting, 'unsettled key')}, from writes under way or aborted ones; the "
-            "next write or recover() settles them."
-        )
+    """Compare the last records of all keys, or of those that were sent or changed since ``after``."""
+    source = table.source(log)
+    starts = [low for low, _ in seen.bounds] if after is None else after.ends
+    first = seen.settled if after is None else after.snapshot
+    changed = [each for each in source.changes_from(first + 1) if each.snapshot.id <= seen.newest]
+    meter.total += sum(end - start for start, (_, end) in zip(starts, seen.bounds, strict=True))
+    for partition, start in enumerate(starts):
+        end, whole = seen.bounds[partition][1], after is None and not seen.is_cut(partition)
+        if after is None and not whole:
+            findings.note(
+                f"partition {partition}: retention has removed what was before offset {start}; keys with no "
+                "record after it are not compared."
+            )
+        waiting = 0
+        try:
+            for batch in source.differences(partition, start, end, changed, whole=whole, snapshot=seen.newest):
+                unsettled = pc.or_kleene(
+                    pc.greater(batch.column(CHANGED), seen.settled),
+                    pc.greater_equal(_offsets(batch), seen.settled_end(partition)),
+                )
+                unsettled = pc.fill_null(unsettled, False)
+                waiting += pc.sum(unsettled).as_py() or 0
+                _name_rows(batch.filter(pc.invert(unsettled)), table.spec, partition, findings)
+        except CorruptedError as error:
+            findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
+        except (DataLostError, FileNotFoundError) as error:
+            findings.add(DifferenceKind.FILES, str(error), snapshot=seen.newest, partition=partition)
+        if waiting:
+            findings.note(
+                f"partition {partition}: {counted(waiting, 'unsettled key')}, from writes under way or aborted ones; "
+                "the next write or recover() settles them."
+            )
+        meter(end - start)
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:
@@ -253,7 +285,7 @@ def _name_rows(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings:
 def _check_index(seen: _Seen, findings: Findings) -> None:
     for snapshot, why in seen.broken.items():
         findings.add(DifferenceKind.INDEX, f"{why}.", snapshot=snapshot)
-    oldest = min((*seen.entries, *seen.broken), default=0)
+    oldest = max(seen.first, min((*seen.entries, *seen.broken), default=0))
     for snapshot in range(oldest, max(seen.entries, default=0) + 1):
         entry, before = seen.entries.get(snapshot), seen.entries.get(snapshot - 1)
         if snapshot in seen.broken:

@@ -87,7 +87,7 @@ class EventualPublisher(KafkaPublisher):
         """
         if all(position.holds(changes.snapshot.id) for position in self._register):
             return
-        unsettled = self._repairs.unsettled(changes.snapshot.id)
+        unsettled = self._repairs.changes_from(changes.snapshot.id)
         ends = self._log_ends()
         dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)

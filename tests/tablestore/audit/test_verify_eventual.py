@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from log_system.index import LogIndex
-from log_system.kafka.publisher.eventual_publisher import EventualPublisher
-from log_system.report import DifferenceKind
+from log_system.report import DifferenceKind, Report
 from snapshot.delta.log import DeltaLog
-from tests.harness.damage import PARTITIONS, Damaged
+from tests.harness.damage import PARTITIONS, ROWS, Damaged, raw
 from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import drain, fold, publisher_of, rows_of
+from tests.harness.local_writes import drain, fold, rows_of
 
 BOTH = pytest.mark.parametrize("story", ["json", "arrow"], indirect=True)
 
@@ -44,15 +43,6 @@ def key_of(story: Damaged, partition: int) -> int:
 def send(story: Damaged, partition: int, key: int, value: str | None) -> int:
     text = None if value is None else json.dumps({"id": key, "v": value}).encode()
     return story.send(partition, text, json.dumps({"id": key}).encode())
-
-
-def settle_past(story: Damaged, partition: int, end: int) -> None:
-    """Say in the register that all up to an offset is settled, so that what is wrong there is no write under way."""
-    publisher = publisher_of(story.open())
-    assert isinstance(publisher, EventualPublisher)
-    publisher.take_over()
-    publisher.restore({partition: replace(publisher.positions()[partition], end=end)})
-    publisher.discard()
 
 
 @BOTH
@@ -91,7 +81,7 @@ def test_a_snapshot_that_is_committed_and_not_settled_is_pending(story: Damaged)
 def test_a_strangers_record_is_found_with_key_and_offset_and_overwritten(story: Damaged, value: str | None) -> None:
     key = key_of(story, 1)
     offset = send(story, 1, key, value)
-    settle_past(story, 1, offset + 1)
+    story.settle_past(1, offset + 1)
     (found,) = story.found(DifferenceKind.CHANGED)
     assert (found.partition, found.offset, found.key) == (1, offset, f"id={key}")
     assert story.repair().ok
@@ -100,11 +90,82 @@ def test_a_strangers_record_is_found_with_key_and_offset_and_overwritten(story: 
 
 def test_a_key_that_the_table_does_not_have_is_found_and_deleted(story: Damaged) -> None:
     offset = send(story, 0, 77, "stranger")
-    settle_past(story, 0, offset + 1)
+    story.settle_past(0, offset + 1)
     (found,) = story.found(DifferenceKind.EXTRA)
     assert (found.partition, found.offset, found.key) == (0, offset, "id=77")
     assert story.repair().ok
     assert_right(story)
+
+
+def since(story: Damaged, snapshot: int) -> Report:
+    """Compare what follows a snapshot, with nothing cached."""
+    table = story.open()
+    return table.log.verify(None, table.compared_up_to(snapshot))
+
+
+@BOTH
+def test_a_comparison_goes_on_where_the_last_one_ended(story: Damaged) -> None:
+    whole = story.verify()
+    assert whole.compared == story.open().compared_up_to(4)
+    story.write_rows([(2, "changed"), (3, None)])
+    with failing(DeltaLog, "commit"), pytest.raises(Crash):
+        story.write_rows([(4, "never committed")])
+    story.write_rows([(5, "changed")])
+    report = since(story, 4)
+    assert report.ok, str(report)
+    assert (report.after, report.compared.snapshot) == (4, 6)
+    assert report.records < whole.records
+    again = story.open().log.verify(None, report.compared)
+    assert (again.ok, again.after, again.records) == (True, 6, 0)
+
+
+def test_a_comparison_of_a_part_notes_what_is_not_settled(story: Damaged) -> None:
+    story.write_rows([(2, "settled")])
+    with failing(LogIndex, "put"), pytest.raises(Crash):
+        story.write(7)
+    with failing(DeltaLog, "commit"), pytest.raises(Crash):
+        story.write(8, publish=False)
+    report = since(story, 4)
+    assert report.ok, str(report)
+    assert (report.after, report.pending) == (4, (6,))
+    assert any("unsettled" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("value", ["wrong", None])
+def test_a_comparison_of_a_part_finds_a_wrong_record_after_it(story: Damaged, value: str | None) -> None:
+    key = key_of(story, 1)
+    offset = send(story, 1, key, value)
+    story.settle_past(1, offset + 1)
+    assert [(d.kind, d.offset, d.key) for d in since(story, 4).differences] == [
+        (DifferenceKind.CHANGED, offset, f"id={key}")
+    ]
+
+
+def test_a_comparison_of_a_part_finds_that_a_change_is_not_in_the_log(story: Damaged) -> None:
+    story.write_rows([(n, "changed") for n in range(ROWS)])
+    lost, other = story.records(1)[-2:]
+    story.forge(lambda held: [raw(other) if m.value() == lost.value() else raw(m) for m in held])
+    for partition in range(PARTITIONS):
+        story.settle_past(partition, story.entry(5).ends[partition])
+    report = since(story, 4)
+    assert [(d.kind, d.key) for d in report.differences] == [
+        (DifferenceKind.CHANGED, f"id={json.loads(lost.key())['id']}")
+    ]
+    assert report.after == 0, "what it had before is found by comparing the whole log"
+
+
+@pytest.mark.parametrize(
+    "other", [{"topic": "another"}, {"ends": (1_000, 0)}, {"ends": (0,)}, {"commit": "another"}, {"snapshot": 5}, {}]
+)
+def test_all_keys_are_compared_if_what_was_compared_is_gone(story: Damaged, other: dict[str, Any]) -> None:
+    table = story.open()
+    before = table.compared_up_to(2)
+    assert table.log.verify(None, before).after == 2
+    if not other:
+        story.truncate({0: before.ends[0] + 1})
+    report = table.log.verify(None, replace(before, **other))
+    assert report.ok, str(report)
+    assert report.after == 0
 
 
 def test_a_record_that_cannot_be_read_is_found(story: Damaged) -> None:

@@ -198,17 +198,27 @@ def test_another_table_at_the_path_begins_anew(tmp_path: Path) -> None:
     assert Verified.from_json(replace(state, whole_ms=5).to_json()).whole_ms == 5
 
 
-def test_an_eventual_log_is_compared_whole(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> None:
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic(), "bucket": "2"}
-    options["log.consistency"] = "eventual"
-    local = create_local(tmp_path / "e", "id int, v string", primary_key="id", log_system="kafka", options=options)
-    local.write([{"id": n, "v": "x"} for n in range(10)])
-    verifier = TableVerifier(local.path, every=0.0, whole=HOUR)
-    finish(verifier)
-    assert (verifier.state.snapshot, verifier.state.count, verifier.state.whole_ms > 0) == (1, 0, True)
-    records = verifier.state.records
-    finish(verifier)
-    assert verifier.state.records == records, "only when a whole comparison is due"
+def test_of_an_eventual_log_the_keys_that_changed_are_compared(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    table = Damaged(kafka.bootstrap_servers, topic(), tmp_path / "e", log__consistency="eventual")
+    first = verifier_of(table)
+    finish(first)
+    assert (first.state.snapshot, first.state.count, first.state.whole_ms > 0) == (4, 0, True)
+    table.write_rows([(1, "later")])
+    second = verifier_of(table)
+    finish(second)
+    assert (second.state.snapshot, second.state.count, second.state.records) == (5, 0, 1)
+    assert second.state.whole_ms == first.state.whole_ms
+    table.settle_past(0, table.send(0, b'{"id": 77, "v": "x"}', b'{"id": 77}') + 1)
+    finish(second)
+    assert kinds(second) == [(DifferenceKind.EXTRA, None)]
+    # What a service knows, the next one does, and it vanishes once it is repaired.
+    finish(other := verifier_of(table))
+    assert kinds(other) == [(DifferenceKind.EXTRA, None)]
+    table.repair()
+    finish(other)
+    assert other.state.count == 0, other.state.differences
 
 
 def test_the_rate_is_limited_and_a_stop_is_not_delayed(table: Damaged) -> None:
