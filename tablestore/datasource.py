@@ -32,6 +32,7 @@ from snapshot.schema.system_columns import conform
 from snapshot.staging.stage import StagedFile, Stager
 from snapshot.staging.task_results import accept_staged, staged_to_arrow
 from snapshot.store.commit import EXPIRED
+from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.options.read_options import FORMAT, NORMALIZED_FORMAT, ReadOptions, parse_read_options
@@ -260,7 +261,7 @@ class _Sink:
             elif landed.operation != EXPIRED:
                 listed = {file.path for file in table.files.log.commit_at(landed.id).added}
                 self.stager.remove(each for each in staged if each.file.path not in listed)
-            expire_if_due(table)
+            after_write(f"table {table.path}", "expiring", lambda: expire_if_due(table))
         finally:
             if publisher is not None:
                 publisher.discard()

@@ -26,7 +26,6 @@ from snapshot.store.lookup import base_file
 from snapshot.store.replace_files import replace_files
 from snapshot.store.snapshot_files import SnapshotFiles, merged_info
 from snapshot.store.table_files import TableFiles, root_schema
-from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
 from tablestore.maintenance.run_tasks import RunTasks
@@ -152,8 +151,6 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
 def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None = None) -> Snapshot | None:
     """Compact if the changes exceed the table's limits, or combine small change files; cheap if neither is due.
 
-    This runs after a completed write, so a failure is only logged as a warning; the next write tries again.
-
     Args:
         table: the table.
         run_tasks: runs the tasks.
@@ -161,13 +158,9 @@ def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None
     """
     if not table.options.compaction.auto:
         return None
-
-    def work() -> Snapshot | None:
-        if table.spec.has_key:
-            return _compact_changes_if_due(table, run_tasks)
-        return _compact_files_if_due(table, run_tasks, checked)
-
-    return after_write(f"table {table.path}", "compacting", work)
+    if table.spec.has_key:
+        return _compact_changes_if_due(table, run_tasks)
+    return _compact_files_if_due(table, run_tasks, checked)
 
 
 def _compact_files_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None) -> Snapshot | None:

@@ -15,7 +15,6 @@ from snapshot.messages import counted
 from snapshot.storage import Storage
 from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded
 from snapshot.store.table_files import TableFiles
-from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.options.read_options import timestamp_millis
 from tablestore.options.value_types import duration
@@ -194,18 +193,10 @@ def expire(
 
 
 def expire_if_due(table: TableContext) -> ExpireReport | None:
-    """Expire by the table's options if enough snapshots can expire to justify a commit; cheap if not.
-
-    This runs after a completed write, so a failure is only logged as a warning; a later write tries again.
-    """
-    if not table.options.snapshot.auto:
-        return None
-    return after_write(f"table {table.path}", "expiring", lambda: _expire_due(table))
-
-
-def _expire_due(table: TableContext) -> ExpireReport | None:
-    """Expire by the table's options unless too few snapshots would expire to justify a commit."""
+    """Expire by the table's options if enough snapshots can expire to justify a commit; cheap if not."""
     options, files = table.options.snapshot, table.files
+    if not options.auto:
+        return None
     newest, before = files.latest(), files.oldest(fresh=False)
     least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
     if newest - least < options.retain_min:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from threading import Event
 
 from snapshot.errors import NotFoundError, TableReplacedError
-from tablestore.after_write import failures
 from tablestore.service.attempts import Attempts
 from tablestore.service.served_table import ServedTable
 from tablestore.write.metrics import Observer
@@ -55,11 +54,16 @@ class TableMaintainer:
         """Compact and expire what is due.
 
         Raises:
-            TableStoreError: one of them failed.
+            TableStoreError: one of them failed; the others ran.
         """
         handle = self._table.opened()
         handle.table.check_same()
-        with handle.lock, failures() as failed:
-            handle.maintain()
+        failed: list[Exception] = []
+        with handle.lock:
+            for work in handle.maintenance().values():
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - the others do not depend on it
+                    failed.append(error)
         if failed:
             raise failed[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -95,27 +95,36 @@ class TableHandle(ABC):
         A failure of maintenance is a warning: the write is done.
         """
         if snapshot is not None:
-            after_write(f"table {self.table.path}", "maintenance", self.maintain)
+            for what, work in self.maintenance().items():
+                after_write(f"table {self.table.path}", what, work)
         return snapshot
 
-    def maintain(self) -> None:
-        """Compact, expire snapshots and expire partitions if the table's options say that it is due."""
-        self.renew()
-        meter, table = self.writer.meter, self.refresh()
-        meter.made("compact", lambda: compact_if_due(table, self.run_tasks, self._compaction_checked))
-        # As of the check, which has just looked: this costs no request.
-        self._compaction_checked = table.files.log.version(fresh=False)
-        with meter.measured("expire") as tell:
-            report = expire_if_due(self.refresh())
-            if report is not None:
-                tell(report.oldest, report.snapshots)
-        after_write(f"table {self.table.path}", "expiring partitions", self._expire_partitions_if_due)
+    def maintenance(self) -> Mapping[str, Callable[[], None]]:
+        """Return, by name, what maintains the table, in order; each does what the table's options say is due."""
+        return {
+            "compacting": self._compact_if_due,
+            "expiring": self._expire_if_due,
+            "expiring partitions": self._expire_partitions_if_due,
+        }
 
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
         """Delete old partitions; see ``Maintenance.expire_partitions``."""
         return expire_partitions(
             self.refresh(), self._partitions, self._delete_partitions, dry_run=dry_run, progress=progress
         )
+
+    def _compact_if_due(self) -> None:
+        self.renew()
+        table = self.table
+        self.writer.meter.made("compact", lambda: compact_if_due(table, self.run_tasks, self._compaction_checked))
+        # As of the check, which has just looked: this costs no request.
+        self._compaction_checked = table.files.log.version(fresh=False)
+
+    def _expire_if_due(self) -> None:
+        with self.writer.meter.measured("expire") as tell:
+            report = expire_if_due(self.refresh())
+            if report is not None:
+                tell(report.oldest, report.snapshots)
 
     def _expire_partitions_if_due(self) -> None:
         options, now = self.refresh().options.partition, time.monotonic()
