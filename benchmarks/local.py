@@ -58,7 +58,7 @@ def run(bench: Bench) -> list[Result]:
 def _starts(bench: Bench, path: str) -> list[Result]:
     command = [str(Path(sys.executable).with_name("tablestore"))]
     if not Path(command[0]).exists():
-        command = [sys.executable, "-c", "from tablestore.cli import app; app()"]
+        command = [sys.executable, "-m", "tablestore"]
     count = f"import tablestore; tablestore.open_local({path!r}).count()"
     contestants = {
         "open_local and count": ([sys.executable, "-c", count], 1.0),

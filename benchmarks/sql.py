@@ -85,7 +85,7 @@ def _start_up(bench: Bench) -> list[Result]:
     path = table.path
 
     def started(expected: str, *arguments: str) -> float:
-        command = [sys.executable, "-c", "from tablestore.cli import app; app()", *arguments]
+        command = [sys.executable, "-m", "tablestore", *arguments]
         printed: list[str] = []
         taken = timed(
             lambda: printed.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

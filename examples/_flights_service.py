@@ -48,7 +48,7 @@ class Service:
 @contextmanager
 def serving(path: str) -> Iterator[Service]:
     """Run ``tablestore serve`` for a table."""
-    command = [sys.executable, "-c", "from tablestore.cli import app; app()", "serve", path, "--port", "0"]
+    command = [sys.executable, "-m", "tablestore", "serve", path, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

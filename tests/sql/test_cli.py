@@ -55,8 +55,8 @@ def test_rows_are_shown_from_a_process_of_its_own(tmp_path: Path) -> None:
     text = "CREATE TABLE t (a INT, b STRING); INSERT INTO t VALUES (1, 'x'), (2, NULL); SET 'execution.runtime-mode' = 'batch'; SELECT a, b FROM t ORDER BY a"  # fmt: skip  # noqa: E501
     command = [
         sys.executable,
-        "-c",
-        "from tablestore.cli import app; app()",
+        "-m",
+        "tablestore",
         "sql",
         "--json",
         "-w",

@@ -22,7 +22,7 @@ from tests.harness.local_writes import make_table, publisher_of, rows_of, write
 from tests.harness.waiting import PATIENCE_SECONDS
 
 RUN = CliRunner(env={"COLUMNS": "160"})
-MAIN = [sys.executable, "-c", "from tablestore.cli import app; app()"]
+MAIN = [sys.executable, "-m", "tablestore"]
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
 
 

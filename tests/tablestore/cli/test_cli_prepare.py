@@ -32,7 +32,7 @@ def test_a_session_starts_with_the_archive_that_prepare_has_made(tmp_path: Path,
         if jars.exists():
             (home / "tablestore" / jars.name).symlink_to(jars)
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    command = [sys.executable, "-c", "from tablestore.cli import app; app()", "prepare"]
+    command = [sys.executable, "-m", "tablestore", "prepare"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, env=os.environ
     )

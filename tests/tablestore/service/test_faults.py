@@ -222,7 +222,7 @@ def test_maintenance_that_fails_is_shown_until_it_succeeds(tmp_path: Path) -> No
 @contextmanager
 def serving(out: Path, *arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run the command, and yield its process and address."""
-    command = [sys.executable, "-c", "from tablestore.cli import app; app()", "serve", *arguments, "--port", "0"]
+    command = [sys.executable, "-m", "tablestore", "serve", *arguments, "--port", "0"]
     given = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | environment
     with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=given) as process:
         try:

@@ -67,7 +67,7 @@ def started(*command: str) -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_streaming_insert_of_the_command_line_ends_in_one_line(tmp_path: Path, number: signal.Signals) -> None:
-    with started("-c", "from tablestore.cli import app; app()", "sql", "-w", str(tmp_path / "w"), "-e", SQL) as process:
+    with started("-m", "tablestore", "sql", "-w", str(tmp_path / "w"), "-e", SQL) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("Running"):
