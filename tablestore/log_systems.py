@@ -20,7 +20,7 @@ from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from tablestore.options.specification import LOG_SYSTEM
 from tablestore.options.table_options import ForeignRecords, LogOptions, TableOptions
-from tablestore.reconcile import Repairs
+from tablestore.reconcile import MissingChanges, Repairs
 
 SERVERS = "kafka.bootstrap.servers"
 
@@ -50,7 +50,8 @@ def open_log(
     storage = _topic(options, options.log, runtime, allowed)
     settings = _settings(files, options, options.log, storage)
     system = EventualLog if options.log.consistency is Consistency.EVENTUAL else TransactionalLog
-    return system(settings, storage, files, index, partial(Repairs, files))
+    source = partial(Repairs, files) if files.spec.has_key else partial(MissingChanges, files, index=index)
+    return system(settings, storage, files, index, source)
 
 
 def log_storage(options: TableOptions, runtime: Mapping[str, ClientValue], allowed: Allowed) -> LogStorage:

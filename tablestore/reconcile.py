@@ -1,14 +1,15 @@
-"""Finds the keys on which an eventual log is wrong, and the changes that correct it."""
+"""Finds what is wrong in an eventual log, and the changes that correct it: by key, or what is missing without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
 
 from log_system.base import AT, CHANGED, SAID
+from log_system.index import LogIndex
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.tail_reader import read_tail, tail_schema
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
@@ -38,8 +39,7 @@ class Repairs:
 
     def changes_from(self, snapshot: int) -> Sequence[ChangeSet]:
         """Return the changes of a snapshot and of every later committed one, in order."""
-        newest = self.files.latest()
-        return [self.files.changes(each, self.log.partitions) for each in range(snapshot, newest + 1)]
+        return _changes_from(self.files, snapshot, self.log.partitions)
 
     def wrong(
         self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
@@ -102,6 +102,91 @@ class Repairs:
             yield from read(session, _differences(spec), [], schema)
 
 
+@dataclass(frozen=True)
+class MissingChanges:
+    """Finds changes of a table without a key that its log lacks, in DuckDB with bounded memory.
+
+    The log may hold more than the table: nothing tells a row that was never committed, or was sent twice, from others.
+    """
+
+    files: TableFiles
+    log: KafkaLog
+    index: LogIndex
+
+    def changes_from(self, snapshot: int) -> Sequence[ChangeSet]:
+        """Return the changes of a snapshot and of every later committed one, in order."""
+        return _changes_from(self.files, snapshot, self.log.partitions)
+
+    def wrong(
+        self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes to send to a partition.
+
+        Args:
+            partition: the log partition.
+            start: the first offset that is read.
+            end: the offset before which reading ends.
+            changed: snapshots all of whose changes are sent, whatever the log holds.
+            whole: send what the log lacks of any snapshot instead.
+
+        Yields:
+            The table's columns, then ``_kind``.
+        """
+        files = self.files.refreshed()
+        names = files.change_schema.names
+        batches = (
+            self.differences(partition, start, end, (), whole=True)
+            if whole
+            else _changes(changed, partition, files.spec.change_columns)
+        )
+        yield from (batch.select(names) for batch in batches)
+
+    def differences(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        changed: Sequence[ChangeSet],
+        *,
+        whole: bool = False,
+        snapshot: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that a range of a partition holds less often than snapshots do.
+
+        These are the ``changed`` snapshots. With ``whole``, they are all up to ``snapshot`` or the newest, except for
+        those that have expired, and those of which retention may have removed records.
+
+        Yields:
+            The table's columns, ``_kind``, and NULL as ``_said``, ``_at`` and ``_changed``.
+        """
+        files = self.files.refreshed()
+        log = self.log.under(files.change_schema)
+        if whole:
+            newest = files.latest() if snapshot is None else snapshot
+            numbers = range(max(files.oldest(), 1), newest + 1)
+            compared = [number for number in numbers if self._holds_all_of(number, partition, start)]
+            changed = [files.changes(number, log.partitions) for number in compared]
+        found = (batch.select(log.schema.names) for batch in read_tail(log, partition, start, end))
+        had = (batch.select(log.schema.names) for batch in _changes(changed, partition, files.spec.change_columns))
+        with spilling(memory_limit=_MEMORY) as session, errors_mapped("compare the log"):
+            load_numbered(session, "had", log.schema, had)
+            load_numbered(session, "seen", log.schema, found)
+            marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]
+            query = "SELECT *, NULL::TINYINT, NULL::BIGINT, NULL::BIGINT FROM (FROM had EXCEPT ALL FROM seen)"
+            yield from read(session, query, [], pa.schema([*files.change_schema, *marks]))
+
+    def _holds_all_of(self, snapshot: int, partition: int, first: int) -> bool:
+        """Return whether a partition that begins at the offset ``first`` still has all records of a snapshot."""
+        if first == 0:
+            return True
+        entry = self.index.get(snapshot)
+        return entry is not None and entry.partitions[partition].start >= first
+
+
+def _changes_from(files: TableFiles, snapshot: int, partitions: int) -> Sequence[ChangeSet]:
+    return [files.changes(each, partitions) for each in range(snapshot, files.latest() + 1)]
+
+
 def _look_up(
     files: TableFiles, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool
 ) -> None:
@@ -111,7 +196,7 @@ def _look_up(
     load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
 
 
-def _changes(changed: Sequence[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:
+def _changes(changed: Iterable[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:
     """Yield a bucket's changes with the columns ``wanted``, then the snapshot."""
     for changes in changed:
         for batch in map(Adapter(changes.columns, wanted), changes.batches(bucket, 0)):

@@ -74,9 +74,15 @@ def check_choices(log: LogChoices, primary_key: Sequence[str], *, looks_up: bool
         raise InvalidInputError(why)
 
 
-def creation_warnings(log: LogChoices) -> Iterator[str]:
-    """Yield warnings about options of a log that are valid but costly or unsafe."""
-    if log.consistency is Consistency.EVENTUAL:
+def creation_warnings(log: LogChoices, primary_key: Sequence[str]) -> Iterator[str]:
+    """Yield warnings about options of a log that are valid but costly or unsafe for a table with this key."""
+    if log.consistency is Consistency.EVENTUAL and not primary_key:
+        yield (
+            "log.consistency='eventual' without a primary key is at least once: streaming reads are given each "
+            "committed row once or several times, and rows of writes that failed, which nothing takes back. Use "
+            "'transactional', the default, unless readers must see rows before they are committed and tolerate that."
+        )
+    elif log.consistency is Consistency.EVENTUAL:
         yield (
             "log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each key in "
             "state. Use 'transactional', the default, unless readers must see rows before they are committed."
@@ -93,10 +99,6 @@ def creation_warnings(log: LogChoices) -> Iterator[str]:
 def _why_not(log: LogChoices, *, has_key: bool, looks_up: bool) -> str:
     """Return why a log cannot have these options; empty if it can."""
     is_eventual = log.consistency is Consistency.EVENTUAL
-    if is_eventual and not has_key:
-        return (
-            "log.consistency='eventual' needs a primary key; this table has none. Declare one, or use 'transactional'."
-        )
     if log.compacted and not has_key:
         return (
             "log.compacted=true needs a primary key, by which the broker compacts; this table has none. Declare one, "

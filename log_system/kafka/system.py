@@ -18,6 +18,7 @@ from log_system.kafka.audit.verify import verify
 from log_system.kafka.audit.verify_eventual import repair_eventual, verify_eventual
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import TopicWatch, earliest_offsets, latest_offsets
+from log_system.kafka.publisher.at_least_once_publisher import AtLeastOncePublisher
 from log_system.kafka.publisher.eager_producer import KafkaLogSinkFactory
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
@@ -143,7 +144,10 @@ class TransactionalLog(BoundLog):
 
 
 class EventualLog(TransactionalLog):
-    """A log that shows changes before they are committed, and converges to the table (``log.consistency=eventual``)."""
+    """A log that shows changes before they are committed (``log.consistency=eventual``).
+
+    It converges to a table with a key. Of a table without one, it holds each committed change at least once.
+    """
 
     shows_uncommitted = True
 
@@ -159,8 +163,9 @@ class EventualLog(TransactionalLog):
         check_decoded_by_name(self.path, spec, changes)
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
-        """Return a publisher that corrects the log after each commit."""
-        return EventualPublisher(self.settings, self.index, self.source(self.settings))
+        """Return a publisher that corrects the log after each commit, as far as a table without a key permits."""
+        kind = EventualPublisher if self.spec.has_key else AtLeastOncePublisher
+        return kind(self.settings, self.index, self.source(self.settings))
 
     def plan(self, after: int, through: int, columns: Columns) -> Sequence[Split] | None:
         """Return None: the log does not keep snapshots apart."""

@@ -31,6 +31,8 @@ ROW_GROUP_ROWS = 131_072
 TOMBSTONES = "tombstones"
 """Subfolder of the changes folder. Its files belong to a commit but not to the changes of a snapshot: they contain the
 key and the sequence of deletes, so that a late row with a smaller sequence does not restore a deleted row."""
+_BUCKET_FOLDER = "bucket-"
+"""Begin of the name of a folder with the files of one bucket of an append table, as Paimon calls it."""
 _STRING_STAT_CHARS = 32
 _FILTERED_ROWS = 16_384
 """A smaller file is read as quickly without a Bloom filter."""
@@ -304,6 +306,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def bucket_in(path: str) -> int | None:
+    """Return the bucket of a file of an append table by the folder that it is in; None if it is in no bucket's."""
+    folder = path.rpartition("/")[0].rpartition("/")[2]
+    number = folder.removeprefix(_BUCKET_FOLDER)
+    return int(number) if folder.startswith(_BUCKET_FOLDER) and number.isdecimal() else None
+
+
 def is_tombstones(path: str) -> bool:
     """Return whether a file of the commit table contains tombstones instead of changes."""
     return path.startswith(f"{TOMBSTONES}/")
@@ -369,12 +378,13 @@ class PartitionedFiles:
     def __init__(
         self, storage: Storage, spec: TableSpec, *, prefix: str, target_bytes: int, bucket: int | None = None
     ) -> None:
-        """Prepare to write; ``bucket`` is the ``_bucket`` partition value of a key table."""
+        """Prepare to write; ``bucket`` is the ``_bucket`` partition value of a key table, else a folder."""
         self._storage = storage
         self._spec = spec
         self._prefix = prefix
         self._target_bytes = target_bytes
-        self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
+        self._fixed = {BUCKET: str(bucket)} if spec.has_key and bucket is not None else {}
+        self._folder = "" if spec.has_key or bucket is None else f"{_BUCKET_FOLDER}{bucket}"
         self._schema = pa.schema([f for f in spec.physical if f.name not in spec.partition_by])
         self._sought = [name for name in spec.primary_key if name in self._schema.names]
         self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
@@ -395,7 +405,7 @@ class PartitionedFiles:
                 self._storage,
                 self._schema,
                 prefix=self._prefix,
-                folder="/".join(_folder(name, value) for name, value in partition.items()),
+                folder="/".join(filter(None, (*(_folder(*each) for each in partition.items()), self._folder))),
                 partition=partition,
                 target_bytes=self._target_bytes,
                 sought=self._sought,

@@ -6,6 +6,7 @@ Runs in Spark tasks, on Arrow batches. A crash here leaves orphan files, which `
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -23,7 +24,7 @@ from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.records import LogSinkFactory, RowCheck, SentRange
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import SEQ, conform, relabelled
+from snapshot.schema.system_columns import SEQ, conform, relabelled, with_kind
 from snapshot.staging.changelog_lookup import Lookup
 from snapshot.staging.parquet_writer import (
     DAYS,
@@ -208,6 +209,7 @@ class Stager:
         rule: how rows of a key are merged by a lookup, and what deletes do.
         base: the snapshot that the rows were computed from; None if they do not depend on the table's content.
         check: rejects rows that the log would not accept; None without a log.
+        first_bucket: the bucket of the first task's rows, in an append table whose rows have no bucket of their own.
     """
 
     storage: Storage
@@ -222,6 +224,7 @@ class Stager:
     rule: MergeRule = LAST_ROW
     base: int | None = None
     check: RowCheck | None = None
+    first_bucket: int = 0
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task to files.
@@ -354,14 +357,46 @@ class Stager:
         ]
 
     def _stage_rows(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
-        writer = PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
-        with removed_on_error(writer.writers, self.storage):
+        tap = None if self.tap is None else self.tap.open()
+        writers: dict[int | None, PartitionedFiles] = {}
+        with ExitStack() as undo:
             for batch in batches:
                 rows = conform(batch, self.spec.arrow)
                 if self.check is not None:
                     self.check.check(rows)
-                writer.write(rows)
-            return [StagedFile(file, 0) for file in writer.close()]
+                for bucket, part in self._buckets_of(rows, task):
+                    if bucket not in writers:
+                        writers[bucket] = PartitionedFiles(
+                            self.storage,
+                            self.spec,
+                            prefix=f"part-{task:05d}",
+                            target_bytes=self.target_bytes,
+                            bucket=bucket,
+                        )
+                        undo.enter_context(removed_on_error(writers[bucket].writers, self.storage))
+                    writers[bucket].write(part)
+                    if tap is not None and bucket is not None and part.num_rows:
+                        tap.send(bucket, inserts(part, self.spec))
+            sent = {} if tap is None else tap.close()
+            # The sent offsets belong to the bucket; its first file carries them.
+            return [
+                StagedFile(file, 0, None if number or bucket is None else sent.get(bucket))
+                for bucket, writer in writers.items()
+                for number, file in enumerate(writer.close())
+            ]
+
+    def _buckets_of(self, rows: pa.RecordBatch, task: int) -> Iterable[tuple[int | None, pa.RecordBatch]]:
+        """Return the rows to append by bucket; None where the commit assigns whole files to log partitions.
+
+        The log of a sink has its rows before the commit, so the rows of a task are assigned now, together.
+        """
+        return ((None if self.tap is None else (self.first_bucket + task) % self.buckets, rows),)
+
+
+def inserts(rows: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
+    """Return rows of an append table as changes: the table's columns, then ``_kind``."""
+    kinds = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), rows.num_rows)
+    return pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=with_kind(spec.arrow))
 
 
 def change_file_schema(spec: TableSpec) -> pa.Schema:

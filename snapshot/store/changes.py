@@ -19,7 +19,7 @@ from snapshot.schema.adapter import fit
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, with_kind
-from snapshot.staging.parquet_writer import is_tombstones
+from snapshot.staging.parquet_writer import bucket_in, is_tombstones
 from snapshot.storage import Storage, storage_errors
 from snapshot.store.commit import as_snapshot
 
@@ -54,7 +54,7 @@ class SnapshotChanges:
 
     @classmethod
     def of(cls, found: Commit, storage: Storage, spec: TableSpec, buckets: int) -> SnapshotChanges:
-        """Return a commit's changes, with its files by bucket; files of an append table are assigned round-robin.
+        """Return a commit's changes, with its files by bucket; those of an append table in no bucket go round-robin.
 
         A commit that replaces files of an append table records which files hold its changes, because some added files
         contain rows that existed before.
@@ -71,8 +71,7 @@ class SnapshotChanges:
         changed = [f for f in found.added if not is_tombstones(f.path)]
         in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if entries is None else _files(entries)
         for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
-            bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
-            files.setdefault(bucket, []).append(file)
+            files.setdefault(_bucket(file, spec, (snapshot.id + number) % buckets), []).append(file)
         deleted = frozenset(each["path"] for each in entries or () if each.get("deleted"))
         by_bucket = {bucket: tuple(bucket_files) for bucket, bucket_files in files.items()}
         return cls(snapshot, storage, spec.change_columns, by_bucket, deleted)
@@ -167,6 +166,14 @@ class SnapshotChanges:
             kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
         named = fit(batch, self.columns)
         return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
+
+
+def _bucket(file: DataFile, spec: TableSpec, otherwise: int) -> int:
+    """Return the bucket of a file; ``otherwise`` if it is in none, as in most append tables."""
+    if spec.has_key:
+        return int(file.partition[BUCKET] or 0)
+    bucket = bucket_in(file.path)
+    return otherwise if bucket is None else bucket
 
 
 def is_foreign(found: Commit) -> bool:

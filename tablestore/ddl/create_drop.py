@@ -83,7 +83,7 @@ def create(
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None:
-        for text in creation_warnings(parsed.log):
+        for text in creation_warnings(parsed.log, primary_key):
             logger.warning("table %s: %s", path, text)
     storage = Storage.at(path)
     storage.check_put_new()

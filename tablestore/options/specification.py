@@ -105,7 +105,8 @@ class LogOptions(Group):
         "transactional",
         "`transactional`: a change is visible in the log exactly once, after its snapshot is committed. `eventual`: "
         "it is visible immediately, with duplicates after failures, and readers normalize, which keeps the values of "
-        "each key in state and is costly. Needs a primary key.",
+        "each key in state and is costly. Without a primary key, readers are given each committed row at least once, "
+        "and rows of writes that failed.",
         fixed=True,
     )
     format: str = option(

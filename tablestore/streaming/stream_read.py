@@ -71,17 +71,24 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
     parsed = parse_read_options(options)
     if table.log.shows_uncommitted:
         check_uncommitted(parsed)
-    elif wanted.normalize:
+    if wanted.normalize and not table.log.shows_uncommitted:
         msg = (
             f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
             "so its stream has no repeats. Leave it out."
         )
         raise InvalidInputError(msg)
-    normalizes = table.log.shows_uncommitted if wanted.normalize is None else wanted.normalize
+    if wanted.normalize and not table.spec.has_key:
+        msg = (
+            f"read_stream: normalize=True needs a primary key, by which repeats are found; table {table.path!r} has "
+            "none, so its stream has each row at least once. Leave it out."
+        )
+        raise InvalidInputError(msg)
+    by_itself = table.log.shows_uncommitted and table.spec.has_key
+    normalizes = by_itself if wanted.normalize is None else wanted.normalize
     if not normalizes and (wanted.state is not None or wanted.state_ttl is not None):
         msg = (
-            "read_stream: state and state_ttl are of a normalized stream; they go with log.consistency='eventual', and "
-            "not with normalize=False. Leave them out."
+            "read_stream: state and state_ttl are of a normalized stream; they go with log.consistency='eventual' and "
+            "a primary key, and not with normalize=False. Leave them out."
         )
         raise InvalidInputError(msg)
     if wanted.state is not None:

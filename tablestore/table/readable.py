@@ -167,7 +167,8 @@ class ReadableTable:
         With ``log.consistency=eventual``, rows arrive before they are committed, and ``_commit_version`` is NULL except
         for the initial rows of ``full``. The stream is normalized: repeats are removed, updates have the row before
         them, deletes have their row. For this the query keeps the newest row of each live key in files. Scan modes
-        other than ``full`` start with an empty state.
+        other than ``full`` start with an empty state. A table without a primary key cannot be normalized: its stream
+        has each committed row at least once, and may have rows of writes that failed.
 
         Args:
             scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,

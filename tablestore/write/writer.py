@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from snapshot.errors import ConflictError, DataLostError, InvalidInputError, Una
 from snapshot.records import CommitId, SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
+from snapshot.staging.parquet_writer import bucket_in
 from snapshot.staging.stage import Role, StagedFile, Stager
 from snapshot.store.commit import Replacement, check_kept, commit, find_commit
 from snapshot.store.lookup import lookup_in
@@ -287,7 +289,7 @@ class Writer:
             raise
         # Step 4.
         if self._publisher is not None:
-            self._publisher.expect(made.id, _sent(staged))
+            self._publisher.expect(made.id, _sent(staged, has_key=self._table.spec.has_key))
         self.publish(made.id)
         check_kept(log, made)
         return made
@@ -422,6 +424,7 @@ class Writer:
             rule=rule,
             base=base,
             check=self._table.log.record_check(),
+            first_bucket=random.randrange(self._table.options.buckets),
         )
 
     @property
@@ -435,13 +438,21 @@ class Writer:
         return CommitId(self._writer_id, self._batch)
 
 
-def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:
-    """Return where each bucket's changes are in an eventual log, except for buckets sent by several tasks."""
+def _sent(staged: Sequence[StagedFile], *, has_key: bool) -> dict[int, SentRange]:
+    """Return where each bucket's changes are in an eventual log.
+
+    Buckets of a key table that several tasks have sent are left out, because the order of their changes is not known.
+    """
     found: dict[int, list[SentRange]] = {}
     for each in staged:
         if each.sent is not None:
-            found.setdefault(int(each.file.partition[BUCKET] or 0), []).append(each.sent)
-    return {bucket: held[0] for bucket, held in found.items() if len(held) == 1}
+            bucket = int(each.file.partition[BUCKET] or 0) if has_key else bucket_in(each.file.path) or 0
+            found.setdefault(bucket, []).append(each.sent)
+    return {
+        bucket: SentRange(min(h.first for h in held), max(h.end for h in held), sum(h.records for h in held))
+        for bucket, held in found.items()
+        if len(held) == 1 or not has_key
+    }
 
 
 def _kind(staged: Sequence[StagedFile], *, has_key: bool) -> str:

@@ -1,12 +1,13 @@
 """Verifies and repairs an eventual log by comparing the last record of each key with the newest snapshot.
 
 Such a log does not keep snapshots apart, so records are not compared one by one. The log is correct if the last records
-of all keys yield the table.
+of all keys yield the table or, without a key, if it has each committed change at least once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -78,6 +79,8 @@ class _Seen:
 def verify_eventual(table: BoundLog, progress: Progress | None = None, after: Compared | None = None) -> Report:
     """Compare the last record of each key in an eventual log with the newest snapshot; change nothing.
 
+    Without a key, look for changes of the settled snapshots that the log holds less often than these.
+
     Unsettled records, after the settled part of a partition, come from writes in progress or aborted writes. They are
     noted but do not count as differences; the next write or ``recover()`` settles them. If retention has removed the
     beginning of a partition, only keys that still have a record in it are compared.
@@ -100,7 +103,7 @@ def verify_eventual(table: BoundLog, progress: Progress | None = None, after: Co
 
 
 def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Report:
-    """Compare all keys, or those that were sent or changed since ``after`` if what was compared is still there.
+    """Compare everything, or what was sent or changed since ``after`` if what was compared is still there.
 
     1. Read the index and the register, then the ends of the log, then the newest snapshot. In this order, what the
        index lists is in the log, and what is settled is committed.
@@ -120,7 +123,8 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
     if after is not None and not _holds(table, seen, after):
         return _compare(table, None, meter)
     # Step 2.
-    _compare_keys(table, log, seen, after, findings, meter)
+    compare = _compare_keys if table.spec.has_key else _compare_changes
+    compare(table, log, seen, after, findings, meter)
     # Step 3.
     note_topic(seen.entries, seen.topic_id, findings)
     _check_index(seen, findings)
@@ -149,7 +153,8 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
 
     1. Take the log over. After a crash here or later, the next repair or writer continues.
     2. If the topic ends before the settled offsets, delete the index, because its offsets belong to another log.
-    3. Send the committed row, or a delete, of each key whose last record in the log says something else.
+    3. Send the committed row, or a delete, of each key whose last record in the log says something else. Without a
+       key, send the changes that the log lacks.
     4. Write missing index entries.
 
     Args:
@@ -177,9 +182,8 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
         actions.append(f"forgot index entries of other commits, from snapshot {min(other)} on: the table was restored")
     # Step 3.
     sent = publisher.reconcile_all(table.files.snapshot(seen.newest))
-    actions += [
-        f"partition {p}: sent the committed value of {counted(n, 'key')} again" for p, n in sorted(sent.items())
-    ]
+    what, noun = ("the committed value of ", "key") if table.spec.has_key else ("", "change")
+    actions += [f"partition {p}: sent {what}{counted(n, noun)} again" for p, n in sorted(sent.items())]
     # Step 4.
     kept = {s: entry for s, entry in seen.entries.items() if s not in beyond}
     ends = [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
@@ -235,7 +239,7 @@ def _compare_keys(
                 "record after it are not compared."
             )
         waiting = 0
-        try:
+        with _unreadable(findings, seen, partition):
             for batch in source.differences(partition, start, end, changed, whole=whole, snapshot=seen.newest):
                 unsettled = pc.or_kleene(
                     pc.greater(batch.column(CHANGED), seen.settled),
@@ -244,16 +248,50 @@ def _compare_keys(
                 unsettled = pc.fill_null(unsettled, False)
                 waiting += pc.sum(unsettled).as_py() or 0
                 _name_rows(batch.filter(pc.invert(unsettled)), table.spec, partition, findings)
-        except CorruptedError as error:
-            findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
-        except (DataLostError, FileNotFoundError) as error:
-            findings.add(DifferenceKind.FILES, str(error), snapshot=seen.newest, partition=partition)
         if waiting:
             findings.note(
                 f"partition {partition}: {counted(waiting, 'unsettled key')}, from writes under way or aborted ones; "
                 "the next write or recover() settles them."
             )
         meter(end - start)
+
+
+def _compare_changes(
+    table: BoundLog, log: KafkaLog, seen: _Seen, after: Compared | None, findings: Findings, meter: ScanProgress
+) -> None:
+    """Look for changes of the settled snapshots, or of those since ``after``, that the log does not hold as often."""
+    source = table.source(log)
+    starts = [low for low, _ in seen.bounds] if after is None else after.ends
+    since = [] if after is None else source.changes_from(after.snapshot + 1)
+    changed = [each for each in since if each.snapshot.id <= seen.settled]
+    meter.total += sum(end - start for start, (_, end) in zip(starts, seen.bounds, strict=True))
+    for partition, start in enumerate(starts):
+        end = seen.bounds[partition][1]
+        if after is None and seen.is_cut(partition):
+            findings.note(
+                f"partition {partition}: retention has removed what was before offset {start}; snapshots that begin "
+                "before it are not compared."
+            )
+        with _unreadable(findings, seen, partition):
+            for batch in source.differences(partition, start, end, changed, whole=after is None, snapshot=seen.settled):
+                kinds = batch.column(KIND)
+                for number in range(batch.num_rows):
+                    row = shown(batch.slice(number, 1).select(table.spec.arrow.names))
+                    kind = RowKind(kinds[number].as_py()).change_type
+                    text = f"the snapshots have the {kind} of {row} more often than the log."
+                    findings.add(DifferenceKind.MISSING, text, partition=partition)
+        meter(end - start)
+
+
+@contextmanager
+def _unreadable(findings: Findings, seen: _Seen, partition: int) -> Iterator[None]:
+    """Add a difference where a record cannot be decoded, or a file of the table cannot be read."""
+    try:
+        yield
+    except CorruptedError as error:
+        findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
+    except (DataLostError, FileNotFoundError) as error:
+        findings.add(DifferenceKind.FILES, str(error), snapshot=seen.newest, partition=partition)
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:

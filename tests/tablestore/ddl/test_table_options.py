@@ -265,7 +265,6 @@ def test_other_client_options_reach_the_client_with_the_prefix_cut() -> None:
 @pytest.mark.parametrize(
     ("more", "key", "words"),
     [
-        ({"log.consistency": "eventual"}, (), ("primary key", "transactional")),
         ({"log.compacted": "true"}, (), ("log.compacted", "primary key")),
         ({"log.compacted": "true", "log.format": "arrow"}, ("id",), ("log.compacted", "json")),
         ({"log.truncate-record": "true", "log.compacted": "true"}, ("id",), ("log.truncate-record", "log.compacted")),
@@ -281,10 +280,9 @@ def test_other_client_options_reach_the_client_with_the_prefix_cut() -> None:
         ),
     ],
 )
-def test_g15_options_that_contradict_each_other_or_the_table(
+def test_options_that_contradict_each_other_or_the_table(
     more: dict[str, str], key: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    """`eventual` needs a primary key."""
     message = refusal({**KAFKA, **more}, key=key)
 
     assert all(word in message for word in words)
