@@ -24,6 +24,8 @@ FOLDER: Final = "tablestore-packages"
 """The folder in an executor's working folder into which Spark unpacks the archive. No module can have such a name."""
 _IN_SPARK = ("pyspark", "py4j")
 """Spark brings these to its executors."""
+_IN_DRIVER = ("pandas",)
+"""PySpark asks for these in the process that makes a plan, not in tasks."""
 _EXTRAS = ("s3", "sketches")
 """The extras that executors use, where they are installed."""
 _SUFFIXES = (".tar.gz", ".tgz", ".tar")
@@ -160,7 +162,8 @@ def _closure(extra: Sequence[str]) -> list[Distribution]:
                 raise InvalidInputError(msg) from error
             # Of another system or Python, or of an extra that is not installed.
             continue
-        waiting_for += [(each, ()) for each in _required(found[key], extras)]
+        left_out = _IN_DRIVER if key == OURS else ()
+        waiting_for += [(each, ()) for each in _required(found[key], extras) if each not in left_out]
     return list(found.values())
 
 
