@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -46,6 +47,10 @@ LONGEST = (
 
 # Tests are over before the better compiler of the JVM pays off; it would take a quarter of the processors.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m")
+
+# As in `make test`: this process and the thousand that tests start keep the bytecode of what they import.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
@@ -113,6 +118,12 @@ def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator
     made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
     yield made
     made.close()
+
+
+@pytest.fixture
+def delta_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark's Delta reader read files without changes as if they were large."""
+    monkeypatch.setattr("tablestore.read.base_table_columns._BYTES_MIN", 0)
 
 
 @pytest.fixture(scope="session")

@@ -33,16 +33,17 @@ from tablestore.dml.conditions import holds
 from tablestore.dml.dynamic_overwrite import replaced_partitions
 from tablestore.dml.merge_clauses import Action, Match
 from tablestore.dml.merge_join import MergeJoin
-from tablestore.read.base_table_columns import base_table_columns, shielded
+from tablestore.read.base_table_columns import base_table_columns, is_worth_it, shielded
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
+from tablestore.spark.tasks import parallelism
 from tablestore.write.frame_input import run_staging, table_columns
 from tablestore.write.optimistic_retry import Replaced
 
 Staging = tuple[Sequence[StagedFile], Replaced]
 PLACE = COMMIT_VERSION
 """Column with a row's file, or with the number of a row, while a statement is staged. No user column has this name."""
-_HEAPS_MAX = 64
+_TASKS_MAX = 64
 """Maximum number of tasks that read files."""
 
 
@@ -152,17 +153,20 @@ def _one_each(both: DataFrame, merge: MergeJoin) -> DataFrame:
 
 
 def base_rows(spark: SparkSession, table: TableContext, base: int) -> DataFrame:
-    """Return a snapshot's rows with the addresses of their files, read by Spark's Delta reader if possible.
+    """Return a snapshot's rows with the addresses of their files, read by Spark's Delta reader if that is worth it.
 
     If fields of a struct were changed, Spark cannot adapt older files; our own reader then reads all files.
     """
+    files = table.files.base_table.files(base)
+    if not is_worth_it(files):
+        return rows_of(spark, table, files, base, places=True, tasks=parallelism(spark))
     frame = spark.read.format("delta").option("versionAsOf", base).load(table.path)
     rows = shielded(frame, table.files, _file_of(frame))
     if not table.spec.past:
         return rows
     columns = base_table_columns(rows.schema, table.spec, table.spec.schema.fieldNames())
     if columns is None:
-        return rows_of(spark, table, table.files.base_table.files(base), base, places=True)
+        return rows_of(spark, table, files, base, places=True)
     return rows.select(*columns, _file_of(rows))
 
 
@@ -191,9 +195,15 @@ def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
 
 
 def rows_of(
-    spark: SparkSession, table: TableContext, files: Sequence[DataFile], base: int, *, places: bool = False
+    spark: SparkSession,
+    table: TableContext,
+    files: Sequence[DataFile],
+    base: int,
+    *,
+    places: bool = False,
+    tasks: int = _TASKS_MAX,
 ) -> DataFrame:
-    """Return the rows of whole files, which Spark tasks read with our own reader.
+    """Return the rows of whole files, which at most ``tasks`` Spark tasks read with our own reader.
 
     Returns:
         A frame of the table's columns and, with ``places``, of the address of each row's file.
@@ -216,8 +226,7 @@ def rows_of(
                     address = pa.repeat(pa.scalar(addresses[number]), found.num_rows)
                     yield found.append_column(PLACE, address) if places else found
 
-    tasks = max(1, min(len(files), _HEAPS_MAX))
-    read = spark.range(0, len(files), 1, tasks).mapInArrow(shipped(rows), given)
+    read = spark.range(0, len(files), 1, max(1, min(len(files), tasks))).mapInArrow(shipped(rows), given)
     return read.toDF(*names, *given.names[len(names) :])
 
 

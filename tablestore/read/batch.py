@@ -19,8 +19,7 @@ from tablestore.options.read_options import (
     parse_schema_choice,
 )
 from tablestore.options.value_types import names_of
-from tablestore.read import anti_join_scan, bitmap_scan
-from tablestore.read.base_table_columns import base_table_columns, shielded
+from tablestore.read import anti_join_scan, base_table_columns, bitmap_scan
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.time_travel import Point, between, chosen_snapshot
@@ -41,8 +40,8 @@ def read(
 ) -> DataFrame:
     """Return a frame of a snapshot's rows.
 
-    Spark reads the files itself if there are no changes to merge, or if a bitmap scan or an anti-join merges them.
-    Otherwise, Python tasks merge the changes bucket by bucket.
+    Spark reads the files itself if they are large and there are no changes to merge, or if a bitmap scan or an
+    anti-join merges them. Otherwise, Python tasks read the files and merge the changes bucket by bucket.
 
     Args:
         spark: the session.
@@ -73,23 +72,24 @@ def read(
     wanted = list(columns) if columns is not None else names
     # If a tag keeps an expired snapshot, Delta may no longer know its version; the tag lists its files.
     tagged = snapshot < files.oldest(fresh=False)
-    layout = files.layout(snapshot) if table.spec.has_key or tagged else None
-    if not tagged and (layout is None or not layout.changes):
-        version = snapshot if layout is None else layout.root_version
-        frame = shielded(spark.read.format("delta").option("versionAsOf", version).load(table.path), files)
-        selected = base_table_columns(frame.schema, spec, wanted)
+    layout = files.layout(snapshot)
+    is_large = base_table_columns.is_worth_it([*layout.base, *layout.changes])
+    if is_large and not tagged and not layout.changes:
+        root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.path)
+        frame = base_table_columns.shielded(root, files)
+        selected = base_table_columns.base_table_columns(frame.schema, spec, wanted)
         if selected is not None:
             return frame.select(*selected)
     options = {**source_options(spark, table), "snapshot": str(snapshot), "schema": schema}
     tasks = parse_read_options(options).tasks
-    if layout is not None and layout.changes:
+    if layout.changes:
         prunable = columns is None or bool(spec.partition_by)
         found = bitmap_scan.scanned(spark, files, spec, layout, wanted, tasks)
         if found is None and not tagged and anti_join_scan.is_worth_it(layout, len(wanted), prunable=prunable):
             found = anti_join_scan.overlaid(spark, files, spec, layout, wanted, tasks)
         if found is not None:
             return found
-    if push_filters:
+    if push_filters and is_large:
         pushed = {**options, "columns": "\x1f".join(wanted), "pushFilters": "true"}
         return spark.read.format(FORMAT).options(**pushed).load().select(*[backquoted(name) for name in wanted])
     return frame_of_splits(

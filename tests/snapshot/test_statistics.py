@@ -87,6 +87,7 @@ def test_dates_beyond_what_python_knows_have_no_bounds(
     assert (stats["minValues"], stats["maxValues"]) == expected
 
 
+@pytest.mark.usefixtures("delta_scans")
 @pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
 def test_spark_and_local_readers_find_odd_values(spark: SparkSession, tmp_path: Path, key: bool) -> None:
     """NaN is greater than any number, -0.0 is 0.0, and a year may have five digits."""
@@ -122,6 +123,7 @@ def test_spark_and_local_readers_find_odd_values(spark: SparkSession, tmp_path: 
         assert table.read().count() == 1 + 14
 
 
+@pytest.mark.usefixtures("delta_scans")
 def test_a_table_from_before_bounds_were_exact_is_read_right(spark: SparkSession, tmp_path: Path) -> None:
     """Files that leave NaN out of their bounds, as this program's did and delta-rs's do."""
     table = TableStore.create(spark, tmp_path / "t", "id bigint, x double")

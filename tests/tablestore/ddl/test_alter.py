@@ -18,6 +18,7 @@ from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.schema.evolution import AddColumn, DropColumn
 from tablestore import TableStore
 from tablestore.datasource import TableStoreDataSource
+from tablestore.read import base_table_columns
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import drain_raw
 from tests.harness.spark_tables import AVAILABLE, Follower, frame, log_options, state
@@ -62,6 +63,15 @@ def change(table: TableStore) -> None:
 def test_a_table_through_all_changes(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Callable[[], str], key: bool, log_format: str
 ) -> None:
+
+    def seen(**how: Any) -> list[dict[str, Any]]:
+        """Read the table by tasks, and by Spark's Delta reader as if it were large."""
+        found = table_of(table.read(**how))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(base_table_columns, "_BYTES_MIN", 0)
+            assert table_of(table.read(**how)) == found
+        return found
+
     name = topic()
     table = make(spark, tmp_path / "t", kafka, name, key=key, log_format=log_format)
     follower = Follower(tmp_path / "cp", table.read_stream)
@@ -70,25 +80,25 @@ def test_a_table_through_all_changes(
         table.compact()
     first = table.snapshots()[0].id
     change(table)
-    assert table_of(table.read()) == OLD
-    assert table_of(table.read(snapshot=first)) == OLD
-    assert table_of(table.read(snapshot=first, schema="own")) == OWN
-    assert table_of(table.read(columns=["v", "id"])) == [{"v": None, "id": 1}, {"v": None, "id": 2}]
+    assert seen() == OLD
+    assert seen(snapshot=first) == OLD
+    assert seen(snapshot=first, schema="own") == OWN
+    assert seen(columns=["v", "id"]) == [{"v": None, "id": 1}, {"v": None, "id": 2}]
 
     table.write(spark.createDataFrame([NEW], table.schema))
-    assert table_of(table.read()) == [*OLD, NEW]
+    assert seen() == [*OLD, NEW]
     # The stream was stopped before the changes, and goes on with the columns of now.
     (read,) = follower.follow()
     assert [row[:6] for row in read] == [(("n", BIG, "r"), 3, BIG, 0.5, "c", 7)]
 
     table.compact()
-    assert table_of(table.read()) == [*OLD, NEW]
-    assert table_of(table.read(snapshot=first, schema="own")) == OWN
+    assert seen() == [*OLD, NEW]
+    assert seen(snapshot=first, schema="own") == OWN
     assert table_of(TableStore.open(spark, table.path).read().where("text = 'a' and n = 1 and s.x = 1")) == OLD[:1]
 
     dropped = table.alter(DropColumn("v"), DropColumn("s.new"), AddColumn("d", DoubleType()))
-    assert table_of(table.read()) == [without(row) for row in [*OLD, NEW]]
-    assert table_of(table.read(snapshot=dropped.id - 1, schema="own")) == [*OLD, NEW]
+    assert seen() == [without(row) for row in [*OLD, NEW]]
+    assert seen(snapshot=dropped.id - 1, schema="own") == [*OLD, NEW]
     check_root(spark, table, compacted=key)
     check_log(table, kafka, name, tmp_path / "cp2", log_format)
 

@@ -93,6 +93,14 @@ class Story:
         assert self.table.verify().ok
 
 
+@pytest.fixture(params=["small", "large"])
+def by_size(request: pytest.FixtureRequest) -> None:
+    """Let Spark's Delta reader and data source read the tables, too, as if they were large."""
+    if request.param == "large":
+        request.getfixturevalue("delta_scans")
+
+
+@pytest.mark.usefixtures("by_size")
 def test_each_verb_of_a_table_with_a_key_is_one_snapshot(
     spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
@@ -147,6 +155,7 @@ def test_verbs_with_the_rows_before_them_and_before_the_commit(
         assert now == story.history[each]
 
 
+@pytest.mark.usefixtures("by_size")
 def test_verbs_of_a_table_without_a_key(
     spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
@@ -371,6 +380,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     assert [state(table) for table in (keyed_, plain, logged)] == before
 
 
+@pytest.mark.usefixtures("delta_scans")
 def test_verbs_of_a_table_without_a_key_whose_structs_were_changed(spark: SparkSession, tmp_path: Path) -> None:
     ddl = "id bigint, p string, s struct<a: int, b: string>"
     table = TableStore.create(spark, tmp_path / "t", ddl, partition_by=["p"])

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore import TableStore
-from tablestore.read import anti_join_scan, bitmap_scan
+from tablestore.read import anti_join_scan, base_table_columns, bitmap_scan
 from tests.harness.spark_tables import Follower, changes, frame, log_options, make, rows
 
 
@@ -26,6 +26,8 @@ from tests.harness.spark_tables import Follower, changes, frame, log_options, ma
 def test_every_snapshot_reads_as_it_was_before_and_after_compactions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    if way == "overlaid":
+        monkeypatch.setattr(base_table_columns, "_BYTES_MIN", 0)
     if way != "merged":
         monkeypatch.setattr(anti_join_scan if way == "overlaid" else bitmap_scan, "_BASE_BYTES_MIN", 0)
     table = make(spark, tmp_path / "t", compaction__auto="false")
@@ -75,6 +77,7 @@ def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None
         table.read(timestamp="yesterday")
 
 
+@pytest.mark.usefixtures("delta_scans")
 def test_only_the_wanted_columns_come_in_the_order_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     table = TableStore.create(spark, tmp_path / "t", "id int, a int, b int, c int", primary_key=["id"])
     table.write(frame(spark, [(1, 2, 3, 4)], "id int, a int, b int, c int"))
@@ -205,6 +208,28 @@ def test_the_ways_to_read_agree(spark: SparkSession, tmp_path: Path, monkeypatch
     assert {(r[0], r[1]): tuple(r) for r in source.collect()} == model
 
 
+def delta_scan(table: TableStore) -> DataFrame:
+    """Read as if the files were large."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base_table_columns, "_BYTES_MIN", 0)
+        return table.read()
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
+def test_tasks_read_few_small_files_and_spark_reads_many_or_large_ones(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bool
+) -> None:
+    table = make(spark, tmp_path / "t", key=key)
+    table.write(frame(spark, [(1, "a"), (2, "b")]))
+    if key:
+        table.compact()
+    small, large = table.read(), delta_scan(table)
+    monkeypatch.setattr(base_table_columns, "_FILES_MIN", 1)
+    for read, by_spark in ((small, False), (large, True), (table.read(), True)):
+        assert ("MapInArrow" not in read._jdf.queryExecution().executedPlan().toString()) == by_spark
+        assert rows(read) == {1: "a", 2: "b"}
+
+
 def rows_of(read: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in read.collect()), key=lambda row: row[4])
 
@@ -252,7 +277,7 @@ def test_odd_partition_values_are_kept(spark: SparkSession, tmp_path: Path, key:
     feed = Follower(tmp_path / "checkpoint", table.read_stream).rows()
     assert sorted((row[:5] for row in feed), key=lambda row: row[0]) == expected
     table.compact()
-    assert found(table.read()) == expected
+    assert found(table.read()) == found(delta_scan(table)) == expected
     assert found(spark.read.format("delta").load(table.path)) == expected
     other = DeltaTable(table.path).to_pyarrow_table().select(["id", "p", "d", "n", "b"]).to_pylist()
     assert sorted((tuple(row.values()) for row in other), key=lambda row: row[0]) == expected
@@ -337,7 +362,7 @@ def test_every_type_comes_back_as_it_went(
     assert sorted((comparable(row[: len(expected[0])]) for row in feed), key=lambda row: row[0]) == expected
     if not logged:
         table.compact()
-        assert found(table.read()) == expected
+        assert found(table.read()) == found(delta_scan(table)) == expected
         assert found(spark.read.format("delta").load(table.path).drop("_bucket")) == expected
 
 
