@@ -230,7 +230,7 @@ class Stager:
         """Write the rows of a task to files.
 
         Args:
-            batches: the table's columns; for a key table also ``_kind`` and ``_seq``.
+            batches: the table's columns; for a key table also ``_seq`` and, unless every row is an upsert, ``_kind``.
             task: the task's number; the files of a bucket sort by task, then by row.
 
         Raises:
@@ -260,10 +260,12 @@ class Stager:
         folder.delete(*paths)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch after checking its row kinds, its NOT NULL columns and its partition values."""
-        if self.spec.has_key:
-            kinds = batch.column(batch.schema.get_field_index(KIND))
-            refuse_rejected(kinds)
+        """Return a batch with its row kinds, after checking these, its NOT NULL columns and its partition values."""
+        if self.spec.has_key and KIND not in batch.schema.names:
+            upserts = pa.repeat(pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), batch.num_rows)
+            batch = batch.append_column(KIND, upserts)
+        elif self.spec.has_key:
+            refuse_rejected(batch.column(batch.schema.get_field_index(KIND)))
         self._check_values(batch)
         return batch
 

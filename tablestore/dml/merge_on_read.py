@@ -60,9 +60,7 @@ def stage(frame: DataFrame, table: TableContext, stager: Stager, *, by_bucket: b
     """
     if by_bucket:
         return run_staging(frame, stager)
-    keys = [F.col(backquoted(name)) for name in table.spec.primary_key]
-    placed = frame.withColumn(BUCKET, F.pmod(F.hash(*keys), F.lit(table.options.buckets)))
-    return run_staging(by_buckets(placed, table.options.buckets), stager)
+    return run_staging(by_buckets(frame, table.spec, table.options.buckets), stager)
 
 
 def deletes(rows: DataFrame, spec: TableSpec) -> DataFrame:

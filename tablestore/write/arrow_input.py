@@ -134,7 +134,7 @@ def deletes_reader(keys: pa.RecordBatchReader, spec: TableSpec, kept: Sequence[s
 
 
 def _kinds(change_types: pa.Array) -> pa.Array:
-    """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; see ``frame_input.kind_of``."""
+    """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; as ``frame_input.prepare_changes`` does."""
     number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())
     insert = pa.scalar(int(RowKind.INSERT), pa.int8())
     return pc.if_else(pc.equal(number, insert), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), number)

@@ -1,4 +1,4 @@
-"""Input from Spark: checks a frame's columns, adds each row's kind, order and bucket, and stages the rows in a job."""
+"""Input from Spark: checks a frame's columns, adds each row's kind and order, and stages the rows in a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from snapshot.quoting import backquoted, text_literal
 from snapshot.row_kind import CHANGE_TYPE, KIND, RowKind
 from snapshot.schema.spark_types import can_widen
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import BUCKET, SEQ
+from snapshot.schema.system_columns import SEQ
 from snapshot.staging.stage import UNKNOWN_KIND, StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.connect import arrow_frame
@@ -75,7 +75,8 @@ def prepare_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
 def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages: bool = False) -> DataFrame:
     """Return the changes of a key table; a bucket's changes are all in one Spark partition.
 
-    Columns: the table's, ``_kind`` (byte), ``_seq`` (long; the order of the frame's rows), ``_bucket`` (int).
+    Columns: the table's, ``_kind`` (byte) if the frame has ``_change_type``, and ``_seq`` (long; the order of the
+    frame's rows). Each further column would take Spark time for each row: it makes rows into Arrow value by value.
     Preimages are left out unless the merge engine retracts them (``preimages``): the postimage that follows a preimage
     replaces its row anyway.
     """
@@ -89,23 +90,21 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
     # SQL expressions, because each call on a Column object makes several round trips to Spark's JVM.
     shaped = frame.selectExpr(
         *map(backquoted, spec.schema.names),
-        f"{kind_of(change_type)} AS {KIND}",
+        *([f"{_kind_of(change_type)} AS {KIND}"] if change_type else []),
         f"monotonically_increasing_id() AS {SEQ}",
-        f"pmod(hash({', '.join(backquoted(k) for k in spec.primary_key)}), {buckets}) AS {BUCKET}",
     )
-    return by_buckets(shaped, buckets)
+    return by_buckets(shaped, spec, buckets)
 
 
-def by_buckets(frame: DataFrame, buckets: int) -> DataFrame:
+def by_buckets(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
     """Return a frame whose rows of a bucket are all in one Spark partition, which may hold several buckets."""
     partitions = shares(frame.sparkSession, buckets)
-    return frame.repartitionById(partitions, F.pmod(F.col(BUCKET), F.lit(partitions)))
+    keys = ", ".join(backquoted(name) for name in spec.primary_key)
+    return frame.repartitionById(partitions, F.expr(f"pmod(pmod(hash({keys}), {buckets}), {partitions})"))
 
 
-def kind_of(change_type: str | None) -> str:
+def _kind_of(change_type: str) -> str:
     """Return SQL that maps ``_change_type`` to a row kind for writing: inserts and postimages become upserts."""
-    if change_type is None:
-        return _byte(RowKind.UPDATE_AFTER)
     kinds = {kind: kind for kind in RowKind} | {RowKind.INSERT: RowKind.UPDATE_AFTER}
     cases = " ".join(f"WHEN {text_literal(kind.change_type)} THEN {_byte(sets)}" for kind, sets in kinds.items())
     return f"CASE {backquoted(change_type)} {cases} ELSE {_byte(UNKNOWN_KIND)} END"

@@ -102,7 +102,7 @@ class Writer:
 
         A crash in steps 1 to 3 leaves files that no snapshot refers to. Nothing rolls these steps back.
 
-        1. Prepare: check the columns; add each row's kind, order and bucket.
+        1. Prepare: check the columns; add each row's kind and order.
         2. Stage: write files, in one Spark job or in this process. With ``changelog-producer=lookup``, the changes also
            hold the rows that they replace. With ``log.consistency=eventual``, staging also sends the changes to the
            log; if it crashes, the next writer or ``recover()`` repairs the log.
