@@ -16,13 +16,14 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tablestore.session import session
+from tests.cluster.standalone import JAVA
 from tests.harness.waiting import PATIENCE_SECONDS
 
 SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",

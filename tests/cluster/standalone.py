@@ -21,8 +21,11 @@ from typing import Self
 
 import pyspark
 
+from log_system.class_archive import sharing
+from log_system.jars import find_java
 from log_system.local_kafka import watchdog
 from log_system.local_kafka.server import LOOPBACK, free_port
+from tablestore.spark.class_archive import java_options, spark_archive
 from tests.harness.started import Started
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -33,7 +36,8 @@ LOOK_SECONDS = 0.05
 SYSTEM_PATH = "/usr/bin:/bin"
 _MEMORY = "1g"
 _REGISTERED = "Registering worker"
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options(sharing(spark_archive(find_java())))}"
+"""The classes of daemons and executors come from the archive of ``tablestore prepare``, if it has been run."""
 
 
 @dataclass
@@ -152,7 +156,7 @@ class StandaloneCluster(Started):
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_NO_DAEMONIZE": "true",
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Djava.io.tmpdir={folders['tmp']}",
+            "SPARK_DAEMON_JAVA_OPTS": f"{JAVA} -Djava.io.tmpdir={folders['tmp']}",
             "LANG": "C.UTF-8",
         }
         java = shutil.which("java")

@@ -251,7 +251,7 @@ def test_executors_that_dynamic_allocation_removes(
     """
     driver.kill()
     path, servers = tmp_path / "t", kafka.bootstrap_servers
-    dynamic = {f"dynamicAllocation__{name}": "5s" for name in ("executorIdleTimeout", "shuffleTracking__timeout")}
+    dynamic = {f"dynamicAllocation__{name}": "10s" for name in ("executorIdleTimeout", "shuffleTracking__timeout")}
     dynamic |= {f"dynamicAllocation__{name}": "true" for name in ("enabled", "shuffleTracking__enabled")}
     with Driver(cluster.url, **dynamic) as other:
         other.run(steps.make_table, str(path), servers, topic(), {"log__consistency": "eventual"})
