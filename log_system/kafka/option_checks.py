@@ -87,13 +87,6 @@ def creation_warnings(log: LogChoices, primary_key: Sequence[str]) -> Iterator[s
             "log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each key in "
             "state. Use 'transactional', the default, unless readers must see rows before they are committed."
         )
-    if log.compacted and log.headers is not Headers.ALL:
-        yield (
-            "log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
-            "table's; that requires a topic without compaction, or a snapshot id in each record. Set "
-            "log.headers='all', or restrict writes to the topic to the table's writers (Kafka ACLs); verify() finds "
-            "such records in any case."
-        )
 
 
 def _why_not(log: LogChoices, *, has_key: bool, looks_up: bool) -> str:

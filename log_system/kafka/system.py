@@ -88,10 +88,12 @@ class TransactionalLog(BoundLog):
         """Return splits of the log, one per partition.
 
         Returns:
-            The splits; None if the log lacks some of the changes, or readers have to skip other producers' records:
-            the table's files hold only its own changes.
+            The splits; None if the log lacks some of the changes, or may lack them: the table's files hold its own
+            changes, and all of them. Readers cannot see which changes Kafka has removed from a compacted topic, among
+            them deletes that nothing replaces, and have to skip other producers' records where they are told to.
         """
-        return None if self.settings.skips_foreign else plan(self, after, through, columns)
+        log = self.settings
+        return None if log.compacted or log.skips_foreign else plan(self, after, through, columns)
 
     def watch(self) -> TopicWatch:
         """Return the watch of the topic."""

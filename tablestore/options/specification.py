@@ -128,9 +128,9 @@ class LogOptions(Group):
         "log.compacted",
         BOOLEAN,
         "false",
-        "Create a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and "
-        "`json`. Also set `log.headers` to `all`; otherwise readers cannot tell another producer's records from the "
-        "table's.",
+        "Create a compacted topic: the broker may drop all but the last change of a key, and of deleted keys that "
+        "too, after the topic's `delete.retention.ms`. Needs a primary key and `json`. Streams of the table read its "
+        "files, which hold every change, unless the log is `eventual`.",
         fixed=True,
     )
     headers: Headers = option(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from log_system.kafka.client import range_reader
 from log_system.kafka.client.cluster import Cluster, Partition
@@ -18,12 +17,14 @@ from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import CorruptedError, DataLostError, UnavailableError
+from snapshot.errors import DataLostError, UnavailableError
+from snapshot.schema.system_columns import COMMIT_VERSION
+from tablestore import open_local
 from tablestore.write import publish
 from tablestore.write.publish import PublishPendingError
 from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import Change, drain, fold, rows_of, write
+from tests.harness.local_writes import drain, fold, rows_of, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 from tests.harness.waiting import PATIENCE_SECONDS, until
@@ -218,11 +219,7 @@ def test_a_transaction_left_hanging_by_a_killed_writer_holds_readers_back_until_
 def compact_log(rig: TableHarness) -> None:
     """Let the broker compact the topic, and wait until records are gone."""
     before = sum(map(len, drain(rig.servers, rig.topic, PARTITIONS)))
-    settings = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
-    entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in settings.items()]
-    resource = ConfigResource(ResourceType.TOPIC, rig.topic, incremental_configs=entries)
-    for future in rig.admin.incremental_alter_configs([resource]).values():
-        future.result()
+    rig.set_topic({"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"})
     time.sleep(0.2)
     rig.write(4)
     until = time.monotonic() + 20
@@ -231,38 +228,19 @@ def compact_log(rig: TableHarness) -> None:
         time.sleep(0.2)
 
 
-def test_a_strangers_record_among_compacted_ones_is_named_where_each_record_names_its_snapshot(
-    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+def test_a_stream_of_a_table_whose_log_is_compacted_misses_no_change_and_no_delete(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
-    rig = TableHarness(
-        tmp_path / "t", broker.bootstrap_servers, topic(), {"log__compacted": True, "log__headers": "all"}
-    )
-    assert "cannot tell another producer's records" not in caplog.text
-    rig.write(1)
-    with rig.stranger() as producer:
-        for partition in range(PARTITIONS):
-            producer.produce(rig.topic, b'{"id": 99, "v": "stranger"}', b'{"id": 99}', partition)
-    rig.write(2, 3)
+    rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__compacted": True})
+    rig.write(1, 2)
+    write(rig.writer(), [(0, None), (1, "3.1")])
     compact_log(rig)
-    # Fewer records are left than the index counts, so only what they say of themselves tells of the stranger's.
-    fed, left = fed_and_left(rig)
-    assert fed == [(3, *c) for c in changes(3) if c in left]
-    with pytest.raises(CorruptedError, match=r"offset \d+: the record does not name snapshot 2.*ACL"):
-        rig.feed(compacted=True)
+    expected = [(snapshot, *change) for snapshot, batch in enumerate((changes(1), changes(2)), 1) for change in batch]
+    expected += [(3, 0, None), (3, 1, "3.1"), *((4, *change) for change in changes(4))]
+    with open_local(str(rig.path)) as table:
+        read = [row for batch in table.tail(scan_mode="earliest", follow=False) for row in batch.to_pylist()]
+    assert sorted((row[COMMIT_VERSION], row["id"], row["v"]) for row in read) == expected
     rig.close()
-
-
-def fed_and_left(rig: TableHarness) -> tuple[list[tuple[int, int, str | None]], list[Change]]:
-    """Give what our reader reads of snapshot 3 and what the log holds, at a moment when nothing is compacted."""
-    left = remaining(rig)
-    while True:
-        fed, before, left = rig.feed(after=2, through=3, compacted=True), left, remaining(rig)
-        if left == before:
-            return fed, left
-
-
-def remaining(rig: TableHarness) -> list[Change]:
-    return [change for partition in drain(rig.servers, rig.topic, PARTITIONS) for change in partition]
 
 
 def test_records_that_a_changed_policy_compacted_away_are_missed_by_readers_and_the_rest_folds_to_the_table(

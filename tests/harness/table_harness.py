@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from log_system.gate import Gate, slices
 from log_system.kafka.client.cluster import delete_groups
@@ -102,18 +102,11 @@ class TableHarness:
         audit(self.path, self.servers, self.topic, PARTITIONS)
         assert_index_is_true(self.path, PARTITIONS)
 
-    def feed(
-        self, after: int = 0, through: int | None = None, *, compacted: bool = False
-    ) -> list[tuple[int, int, str | None]]:
+    def feed(self, after: int = 0, through: int | None = None) -> list[tuple[int, int, str | None]]:
         """Read the log between two snapshots with our own reader; each change as (snapshot, id, v)."""
         table = self.table
         parts = slices(Gate(table.index).entries(after, table.newest_visible() if through is None else through))
-        rows = [
-            row
-            for part in parts
-            for batch in read_slice(replace(self.log, compacted=compacted), part)
-            for row in batch.to_pylist()
-        ]
+        rows = [row for part in parts for batch in read_slice(self.log, part) for row in batch.to_pylist()]
         return sorted((row[COMMIT_VERSION], row["id"], row["v"]) for row in rows)
 
     def close(self) -> None:
@@ -125,6 +118,13 @@ class TableHarness:
     def forget_groups(self) -> None:
         """Delete the register's groups, as a broker does with groups that were idle for long."""
         delete_groups(self.log.client, [self.log.group, self.log.tasks_group])
+
+    def set_topic(self, settings: Mapping[str, str]) -> None:
+        """Change settings of the topic, as an administrator does."""
+        entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in settings.items()]
+        resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=entries)
+        for future in self.admin.incremental_alter_configs([resource]).values():
+            future.result()
 
     def delete_topic(self) -> None:
         """Delete the topic."""

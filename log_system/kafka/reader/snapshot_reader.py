@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.register import SNAPSHOT_HEADER, RegisterPosition
+from log_system.kafka.register import RegisterPosition
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 
@@ -31,9 +31,7 @@ def read_slice(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
     """Yield the changes of consecutive snapshots in one partition.
 
     Args:
-        log: the log. If it is compacted, Kafka may have removed records that were superseded by later ones with the
-            same key. The record count then cannot reveal another producer's records; they are detected only if every
-            record names its snapshot (``log.headers=all``).
+        log: the log, which is not compacted.
         part: the offsets and how many records they hold.
 
     Yields:
@@ -48,7 +46,7 @@ def read_slice(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
     try:
         yield from _decoded(log, part)
     except CorruptedError as error:
-        found = None if log.compacted else _first_foreign(log, part)
+        found = _first_foreign(log, part)
         if found is None:
             raise
         raise found from error
@@ -61,14 +59,11 @@ def _decoded(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
     for records in _records(log, part):
         try:
-            # The record count of the range reveals other producers' records, so the decoded records are the table's
-            # own. In a compacted topic the gaps left by removed records could hide them.
-            decoded = codec.decode(records.keys, records.values, own=not log.compacted)
+            # The record count of the range reveals other producers' records, so these are the table's own.
+            decoded = codec.decode(records.keys, records.values, own=True)
         except CorruptedError as error:
             raise _located(error, log, part, records.offsets) from error
         number = np.searchsorted(ends, records.offsets, side="right")
-        if log.compacted and log.headers == "all":
-            _check_origin(log, part, records.messages, versions[number])
         snapshot = number[decoded.record]
         batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
         yield batch.append_column(COMMIT_TIMESTAMP, pa.array(times[snapshot]).cast(pa.timestamp("us", "UTC")))
@@ -84,11 +79,10 @@ def _records(log: KafkaLog, part: PartitionSlice) -> Iterator[Records]:
     found = replace(_offsets(log, part), records=part.records)
     left, last = part.records, part.start
     # The value of one of the table's own rows contains its key, so keys are needed only for deletes.
-    wanted = Wanted(all_keys=log.compacted, messages=log.compacted and log.headers == "all")
-    for records in read_records(log.client, f"{log.group}-reader", found, wanted, remedy=_REMEDY, batch=_BATCH):
+    for records in read_records(log.client, f"{log.group}-reader", found, Wanted(), remedy=_REMEDY, batch=_BATCH):
         left, last = left - len(records), int(records.offsets[-1]) + 1
         yield records
-    if left > 0 and not log.compacted:
+    if left > 0:
         msg = (
             f"read {found}: the log index counts {part.records} records, {left} are not there. "
             "Somebody has deleted or compacted them; verify() the table and log.repair() it."
@@ -137,22 +131,6 @@ def _is_readable(log: KafkaLog, message: Any) -> bool:
     except CorruptedError:
         return False
     return True
-
-
-def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], snapshots: Any) -> None:
-    """Check that each record names the snapshot to which the index assigns its offset.
-
-    Raises:
-        CorruptedError: a record does not, so it is another producer's.
-    """
-    for message, snapshot in zip(messages, snapshots, strict=True):
-        named = dict(message.headers() or ()).get(SNAPSHOT_HEADER)
-        if named != str(snapshot).encode():
-            msg = (
-                f"topic {log.topic!r}, partition {part.partition}, offset {message.offset()}: the record does not name "
-                f"snapshot {snapshot}, to which its offset belongs. {FOREIGN}"
-            )
-            raise CorruptedError(msg)
 
 
 def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: np.ndarray) -> CorruptedError:
