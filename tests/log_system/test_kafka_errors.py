@@ -60,6 +60,7 @@ MAPPING: list[tuple[str, type[TableStoreError]]] = [
     ("_INVALID_ARG", InvalidInputError),
     ("INVALID_REPLICATION_FACTOR", InvalidInputError),
     ("INVALID_TRANSACTION_TIMEOUT", InvalidInputError),
+    ("INVALID_TIMESTAMP", InvalidInputError),
     ("UNKNOWN_TOPIC_OR_PART", NotFoundError),
     ("_UNKNOWN_TOPIC", NotFoundError),
     ("_UNKNOWN_PARTITION", NotFoundError),

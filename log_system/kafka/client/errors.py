@@ -52,7 +52,7 @@ _INVALID: Final = (
     "INVALID_RECORD INVALID_PARTITIONS INVALID_REPLICATION_FACTOR INVALID_REPLICA_ASSIGNMENT "
     "INVALID_TRANSACTION_TIMEOUT TOPIC_EXCEPTION TOPIC_DELETION_DISABLED OFFSET_METADATA_TOO_LARGE "
     "UNSUPPORTED_VERSION INVALID_GROUP_ID UNSUPPORTED_FOR_MESSAGE_FORMAT UNSUPPORTED_COMPRESSION_TYPE "
-    "INVALID_REQUIRED_ACKS INVALID_REQUEST"
+    "INVALID_REQUIRED_ACKS INVALID_REQUEST INVALID_TIMESTAMP"
 )
 
 #: Errors after which a transaction or a record may be in the log: only a new producer can find out.
@@ -97,6 +97,7 @@ CREDENTIAL_CODES: Final = codes(_CREDENTIALS)
 _TOO_LARGE_CODES: Final = codes(_TOO_LARGE)
 _LONG_TRANSACTION: Final = codes("INVALID_TRANSACTION_TIMEOUT")
 _INVALID_ARGUMENT: Final = codes("_INVALID_ARG")
+_REJECTED: Final = codes("INVALID_TIMESTAMP INVALID_RECORD")
 #: Exceptions after which the call is known to have had no effect.
 _DEFINITE: Final = (FencedError, InvalidInputError, NotFoundError, AlreadyExistsError)
 
@@ -192,6 +193,12 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
     if error.code() in _LONG_TRANSACTION:
         option = "log.transaction-timeout" if prefix == "kafka." else f"{prefix}transaction.timeout.ms"
         return f". Set a shorter '{option}', or raise the broker's transaction.max.timeout.ms."
+    if error.code() in _REJECTED:
+        return (
+            ". Either the clock of this machine is too far ahead of the broker's (the topic's "
+            "message.timestamp.after.max.ms) or behind it (message.timestamp.before.max.ms), or the topic is compacted "
+            "(cleanup.policy) and the record has no key."
+        )
     found = _PROPERTY.search(error.str())
     if error.code() in _INVALID_ARGUMENT and found:
         name = given_name(found[1], config)
