@@ -162,11 +162,15 @@ class LogTail(Protocol):
         """Return an id that changes if the log is deleted and created again."""
         ...
 
-    def check(self, generation: str, /) -> None:
+    def check(self, generation: str, /, reached: Sequence[int] = ()) -> None:
         """Check that the log still is the one of an earlier ``generation``; an empty one is not checked.
 
+        Args:
+            generation: what ``generation`` returned earlier.
+            reached: offsets up to which the partitions were there.
+
         Raises:
-            DataLostError: the log was deleted and created again.
+            DataLostError: the log was deleted and created again, or has lost its end.
         """
         ...
 

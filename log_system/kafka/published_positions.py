@@ -9,27 +9,31 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client.cluster import group_offsets
 from log_system.kafka.client.connect import kafka_errors
 from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.errors import codes
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
-from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets
+from log_system.kafka.client.topic import TopicOffsets, describe_topic, earliest_offsets, latest_of, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
-from snapshot.errors import DataLostError
+from snapshot.errors import DataLostError, UnavailableError
 
 logger = logging.getLogger("tablestore")
 _ANEW = (
     "The topic was recreated, or the broker lost records: what was published is gone from the log. The table's files "
     "hold every row: log.repair() publishes them again, into a topic with one partition a bucket."
 )
+_POLL_SECONDS: Final = 0.5
+_PASSED: Final = codes("_PARTITION_EOF OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 _REMEDY: Final = "Try again; a longer log.retention gives more time."
 _MESSAGES: Final = Wanted(messages=True)
 _WARNED: Final[set[tuple[str, int]]] = set()
@@ -112,6 +116,46 @@ def check_topic_is(
         raise DataLostError(msg)
 
 
+def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPosition]) -> None:
+    """Check that the last published record of each partition is still there and committed.
+
+    A broker that loses the end of a log (an unclean leader election, a crash before the disk had it) appends what comes
+    next at the same offsets, so that the end alone does not show the loss. If only the end of the last transaction is
+    lost, the next publisher would commit its records, or abort them.
+
+    Not checked is what retention has removed, what an open transaction of another producer hides, and what Kafka may
+    have compacted away.
+
+    Args:
+        log: the log.
+        consumer: a read-committed consumer that reports the end of partitions.
+        positions: the register.
+
+    Raises:
+        DataLostError: another record is there, or none.
+        UnavailableError: the broker does not respond.
+    """
+    waiting = {p: held.end - 1 for p, held in enumerate(positions) if held.records}
+    until = time.monotonic() + log.client.wait_seconds
+    # Without this, the client looks the topic up only when it scans its topics, once a second.
+    consumer.list_topics(log.topic, log.client.wait_seconds)
+    consumer.assign([TopicPartition(log.topic, partition, offset) for partition, offset in waiting.items()])
+    while waiting:
+        message = consumer.poll(_POLL_SECONDS)
+        if message is None:
+            waiting = {p: last for p, last in waiting.items() if _stable_end(log, consumer, p) > last}
+            if waiting and time.monotonic() > until:
+                seconds = f"{log.client.wait_seconds:g} s"
+                msg = f"read the last published records of topic {log.topic!r}: no answer in {seconds}."
+                raise UnavailableError(msg)
+        elif message.partition() in waiting:
+            partition = message.partition()
+            last = waiting.pop(partition)
+            if not _is_last(log, positions[partition], message) and not _may_be_gone(log, partition, message, last):
+                raise replaced(log, partition, last)
+    consumer.unassign()
+
+
 def is_another(known: str, found: str) -> bool:
     """Return whether two Kafka topic ids identify different topics; an empty (unknown) id matches any."""
     return bool(known and found) and known != found
@@ -121,6 +165,45 @@ def shorter(log: KafkaLog, partition: int, published: int, end: int) -> DataLost
     """Return the error for a partition that ends before its published offset."""
     return DataLostError(
         f"topic {log.topic!r}, partition {partition}: published up to offset {published}, but it ends at {end}. {_ANEW}"
+    )
+
+
+def _is_last(log: KafkaLog, held: RegisterPosition, message: Any) -> bool:
+    """Return whether a message, the first one at or after ``held.end - 1``, is the partition's last published record.
+
+    Raises:
+        KafkaException: the message is an error other than that nothing is there.
+    """
+    error = message.error()
+    if error is not None:
+        if error.code() not in _PASSED:
+            raise KafkaException(error)
+        return False
+    found = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
+    return found == held and (found.commit == held.commit or not held.commit)
+
+
+def _may_be_gone(log: KafkaLog, partition: int, message: Any, last: int) -> bool:
+    """Return whether the record at offset ``last``, instead of which a message was found, is hidden or was removed."""
+    if message.offset() <= last:
+        # Nothing can be read at the offset, or another record is there.
+        return message.error() is not None
+    if log.compacted or earliest_offsets(log.client, log.topic)[partition] > last:
+        return True
+    # The policy may have been changed, and then a delete is removed after some time.
+    shape = describe_topic(log.client, log.topic)
+    return shape is not None and shape.compacted
+
+
+def _stable_end(log: KafkaLog, consumer: Any, partition: int) -> int:
+    return int(consumer.get_watermark_offsets(TopicPartition(log.topic, partition), log.client.wait_seconds)[1])
+
+
+def replaced(log: KafkaLog, partition: int, offset: int) -> DataLostError:
+    """Return the error for a partition that does not hold its last published record any more."""
+    return DataLostError(
+        f"topic {log.topic!r}, partition {partition}: the last published record, at offset {offset}, is not there "
+        f"any more, or not committed. {_ANEW}"
     )
 
 

@@ -112,7 +112,7 @@ class EventualStream(SnapshotStream):
         The read limit counts offsets.
 
         Raises:
-            DataLostError: the topic was created again since the query read it.
+            DataLostError: the topic was created again since the query read it, or has lost records that it read.
             NotFoundError: the topic was deleted.
             TableReplacedError: the query has read an earlier table at the same path.
         """
@@ -124,7 +124,7 @@ class EventualStream(SnapshotStream):
         ends = self._ends or self._look()
         begun = start["offsets"]
         if any(end < old for end, old in zip(ends, begun, strict=True)):
-            self._tail.check(start.get("topic", ""))
+            self._tail.check(start.get("topic", ""), begun)
         # A transaction marker may become visible later than the records before it, so the end may seem to move back.
         ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
@@ -19,7 +18,8 @@ from snapshot.errors import CorruptedError, DataLostError
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.write.publish import PublishPendingError
-from tests.harness.local_writes import drain, write
+from tests.harness.faults import Crash, failing
+from tests.harness.local_writes import drain, publisher_of, write
 from tests.harness.log_audit import repair_anew, verify
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 
@@ -95,15 +95,20 @@ def test_a_writer_under_which_a_table_is_restored_publishes_nothing_more(rig: Ta
 def test_a_large_snapshot_that_is_half_published_is_not_gone_on_with_by_another_commit(
     kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
-    rig = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), {"publish__driver_rows_max": 3})
+    options = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
+    rig = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), options)
     rig.write(1)
+    copy = rig.path.parent / "backup"
+    shutil.copytree(rig.path, copy)
+    rig.commit(2)
+    with failing(Sender, "position", hits=range(2, 99)), pytest.raises(Crash):
+        rig.recover()
+    shutil.rmtree(rig.path)
+    shutil.move(copy, rig.path)
     rig.commit(12)
-    table = rig.table
-    publisher = table.log.publisher()
-    assert isinstance(publisher, KafkaPublisher)
+    publisher = publisher_of(rig.table)
     publisher.take_over()
-    held = publisher.positions()[0]
-    publisher.restore({0: replace(held, snapshot=2, rows=1, records=1, done=False, commit="0" * 16)})
+    assert sorted((held.snapshot, held.done) for held in publisher.positions()) == [(1, True), (2, False)]
     publisher.discard()
     with pytest.raises(CorruptedError, match=r"snapshot 2.*another commit"):
         rig.recover()

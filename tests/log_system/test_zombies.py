@@ -27,6 +27,13 @@ ROWS = 24
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 SMALL: dict[str, Any] = {}
+FORGETFUL = {
+    "transactional.id.expiration.ms": "1000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "300",
+    "producer.id.expiration.ms": "1000",
+    "producer.id.expiration.check.interval.ms": "300",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
 LARGE: dict[str, Any] = {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 4}
 
 
@@ -35,14 +42,31 @@ LARGE: dict[str, Any] = {"publish__driver_rows_max": 5, "publish__transaction_ro
 def test_a_zombie_publishes_nothing(
     kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], point: str, size: dict[str, Any]
 ) -> None:
-    path, name = tmp_path / "t", topic()
+    zombie_publishes_nothing(kafka, tmp_path / "t", topic(), point, size)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_a_zombie_whose_transactional_id_the_broker_has_forgotten_publishes_nothing(
+    tmp_path: Path, topic: Callable[[], str], size: dict[str, Any]
+) -> None:
+    """Its transaction has timed out, and neither coordinator nor partitions know its epoch any more."""
+    with LocalKafka(properties=FORGETFUL) as kafka:
+        timeout = {"log__transaction_timeout": "1 s"}
+        zombie_publishes_nothing(kafka, tmp_path / "t", topic(), "flush:after", size | timeout, seconds=3.5)
+
+
+def zombie_publishes_nothing(
+    kafka: LocalKafka, path: Path, name: str, point: str, size: dict[str, Any], seconds: float = 0.0
+) -> None:
+    """Let a publisher sleep at a point while another takes over after some seconds, and wake it."""
     make_table(path, kafka.bootstrap_servers, name, **size)
     # Two transactions of a new table say first that there are no tasks; for a large snapshot a third, whose they are.
-    hit = {"produce": 3, "flush": 1}.get(point.partition(":")[0], 3) + bool(size)
+    hit = {"produce": 3, "flush": 1}.get(point.partition(":")[0], 3) + ("publish__driver_rows_max" in size)
     zombie = CONTEXT.Process(target=run, args=(str(path), "zombie", range(1), ROWS, point, hit), kwargs={"stop": True})
     zombie.start()
     try:
         wait_until_stopped(zombie.pid)
+        time.sleep(seconds)
         table = TableContext.open(str(path))
         assert table.files.latest() == 1, "the zombie was to fall asleep while it publishes"
         publisher = publisher_of(table)
@@ -57,7 +81,7 @@ def test_a_zombie_publishes_nothing(
     assert zombie.exitcode == 0, "the zombie was to find its snapshot published"
     assert drain(kafka.bootstrap_servers, name, PARTITIONS) == before
     assert_log_is_table(path, kafka.bootstrap_servers, name, PARTITIONS)
-    # The owner was not disturbed.
+    # The owner was not disturbed. Where ids expire, it has to take over again to write.
     assert publisher.owns_log
     write(Writer(table, publisher), changes_of(8, ROWS))
     publisher.discard()

@@ -81,8 +81,8 @@ def repair_transactional(
 ) -> Mended:
     """Rebuild the register, the index and the end of the log from the log's records and the table.
 
-    1. Take the log over: no other writer publishes from here on. After a crash here or in any later step, the next
-       repair or writer takes the log over.
+    1. Take the log over: no other writer publishes from here on. Abort what brokers that lost the end of a transaction
+       left open. After a crash here or in any later step, the next repair or writer takes the log over.
     2. Set the register to what the log holds, in a transaction. If the log holds another history of the table (the
        table was restored from an older copy), leave it unchanged.
     3. Rewrite index entries that are missing or wrong; remove those of snapshots lost at the end of the log.
@@ -101,6 +101,7 @@ def repair_transactional(
     """
     # Step 1.
     publisher.take_over(check=False)
+    publisher.abort_hanging()
     seen = inspect_log(table, ScanProgress(progress), whole=True)
     if len(seen.maps) != table.settings.partitions or _is_other_history(seen):
         return Mended(())
@@ -152,7 +153,8 @@ def _rebuild_index(table: BoundLog, seen: Inspection, broken: Sequence[int]) -> 
     actions: list[str] = []
     through = _whole_through(seen)
     beyond = [s for s in seen.entries if s > through]
-    table.index.delete(sorted(beyond))
+    # The newest first: if this is interrupted, an entry must not follow a gap that the next writer fills.
+    table.index.delete(sorted(beyond, reverse=True))
     actions += [f"removed the index entry of snapshot {s}, which the log does not hold" for s in sorted(beyond)]
     first = _first_entry(seen, through)
     if 0 not in seen.entries and first == 1:

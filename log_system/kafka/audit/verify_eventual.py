@@ -176,7 +176,7 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
     if any(_reaches(seen, p, claimed) > end for p, (_, end) in enumerate(seen.bounds)):
         actions.append("forgot the log index: the topic was recreated, or has lost records")
         beyond = list(seen.entries)
-    table.index.delete(sorted(beyond))
+    table.index.delete(sorted(beyond, reverse=True))
     actions += [f"removed the index entry of snapshot {s}" for s in sorted({*beyond, *broken}) if s > seen.newest]
     if other := _others(table, seen):
         actions.append(f"forgot index entries of other commits, from snapshot {min(other)} on: the table was restored")

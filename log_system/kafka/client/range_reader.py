@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from log_system.kafka.client.connect import KafkaClient, kafka_errors
 from log_system.kafka.client.consumers import ANSWER_SECONDS, CONSUMERS, FetchRange
 from log_system.kafka.client.errors import codes
 from log_system.kafka.client.messages import Records, Take, Wanted, joined, taking
-from log_system.kafka.client.topic import LOOK_SECONDS, TopicWatch
+from log_system.kafka.client.topic import LOOK_SECONDS, TopicWatch, latest_offsets
 from snapshot.errors import DataLostError, UnavailableError
 
+logger: Final = logging.getLogger("tablestore")
 _STEP_SECONDS: Final = 0.05
 """The wait of one request. Transaction markers occupy offsets, so fewer records may arrive than were requested."""
 _OVERHEAD_BYTES: Final = 150
@@ -77,7 +79,8 @@ def read_records(
         batch: how many records to return together; None for the default.
 
     Raises:
-        DataLostError: retention has removed the range's first offset, or the topic was deleted and created again.
+        DataLostError: retention has removed the range's first offset, the topic was deleted and created again, or the
+            partition ends before the range does.
         NotFoundError: the topic was deleted.
         UnavailableError: the broker does not respond, or a transaction stays open.
     """
@@ -85,7 +88,7 @@ def read_records(
     watch = TopicWatch(client, part.topic, part.topic_id)
     batch = batch or BATCH
     held: list[Records] = []
-    position, step, count, size, silent_since = part.start, batch.first, 0, 0, time.monotonic()
+    position, step, count, size, silent_since, looked = part.start, batch.first, 0, 0, time.monotonic(), 0.0
     left = part.end - part.start if part.records is None else part.records
     with (
         kafka_errors(doing, client),
@@ -102,9 +105,11 @@ def read_records(
                 hint = _TRANSACTION if isolation == "read_committed" else ""
                 msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s, at offset {position}.{hint}"
                 raise UnavailableError(msg)
-            elif time.monotonic() - silent_since >= LOOK_SECONDS:
-                # The client reports no error for a deleted topic; its partitions just return nothing.
+            elif time.monotonic() - max(silent_since, looked) >= LOOK_SECONDS:
+                # The client reports no error for a deleted topic or a lost end; their partitions just return nothing.
+                looked = time.monotonic()
                 watch.look()
+                _check_end(client, part)
             if records is None:
                 continue
             inside = records.before(part.end)
@@ -120,6 +125,21 @@ def read_records(
         if count:
             yield joined(held)
         consumer.unassign()
+
+
+def _check_end(client: KafkaClient, part: FetchRange) -> None:
+    """Check that the partition reaches to the end of a range; ignore a broker that does not answer."""
+    try:
+        end = latest_offsets(client, part.topic, read_committed=False)[part.partition]
+    except UnavailableError as error:
+        logger.debug("look at the end of topic %r: %s", part.topic, error)
+        return
+    if end < part.end:
+        msg = (
+            f"read {part}: the partition ends at offset {end}. The broker has lost the end of the log, as after an "
+            "unclean leader election. For the log of a table, log.repair() publishes what is missing again."
+        )
+        raise DataLostError(msg)
 
 
 def _within(take: Take, count: int, doing: str, remedy: str) -> tuple[Records | None, int]:

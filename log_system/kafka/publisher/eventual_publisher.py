@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from log_system.base import RepairSource
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
 from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import check_topic_is, topic_ends
 from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
@@ -75,7 +77,8 @@ class EventualPublisher(KafkaPublisher):
             TableStoreError: the broker failed; take over and start again.
         """
         with self._as_owner():
-            return self._repair(dict.fromkeys(range(self._log.partitions), 0), self._log_ends(), (), newest, whole=True)
+            ends = self._log_ends(check=False)
+            return self._repair(dict.fromkeys(range(self._log.partitions), 0), ends, (), newest, whole=True)
 
     def _send(self, changes: ChangeSet) -> None:
         """Settle a snapshot and all later committed snapshots, unless already done.
@@ -92,8 +95,15 @@ class EventualPublisher(KafkaPublisher):
         dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
 
-    def _log_ends(self) -> list[int]:
+    def _check_records(self, consumer: Any) -> None:
+        """Do nothing: the records of an eventual log carry no positions."""
+
+    def _log_ends(self, *, check: bool = True) -> list[int]:
+        """Return where each partition ends; ``check`` that none ends before what is settled."""
         found = latest_offsets(self._log.client, self._log.topic, read_committed=True)
+        if check and any(found[partition] < held.end for partition, held in enumerate(self._register)):
+            # An open transaction hides the end, or the broker has lost it.
+            check_topic_is(self._log, topic_ends(self._log), self._register, None)
         return [found[partition] for partition in range(self._log.partitions)]
 
     def _is_clean(self, partition: int, end: int, unsettled: Sequence[ChangeSet]) -> bool:

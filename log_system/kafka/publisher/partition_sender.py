@@ -34,6 +34,7 @@ class Sender:
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._next: tuple[int, int] | None = None
         self._position: RegisterPosition | None = None
+        self._records = 0
         self._landed: int | None = None
         self._failed: Any = None
 
@@ -47,6 +48,7 @@ class Sender:
         left = min(total - position.rows, rows_max)
         queued = left
         self._landed = None
+        held = position.records
         # Continue where the previous transaction stopped, without reading its rows again.
         if self._next != (changes.snapshot.id, position.rows):
             self._batches = changes.batches(self._partition, position.rows)
@@ -60,7 +62,7 @@ class Sender:
                 self._batches = chain([rest] if rest.num_rows else [], self._batches)
                 self._next = changes.snapshot.id, position.rows
                 break
-        self._position = position
+        self._position, self._records = position, position.records - held
         return queued
 
     def position(self) -> RegisterPosition:
@@ -68,7 +70,8 @@ class Sender:
 
         Raises:
             TableStoreError: the broker rejected a record, or has not acknowledged the last one.
-            DataLostError: the last record's offset is below earlier published offsets: the topic was created again.
+            DataLostError: the records are below earlier published offsets: the topic was created again, or the broker
+                has lost the end of the log.
         """
         assert self._position is not None
         with kafka_errors(f"publish to topic {self._log.topic!r}", self._log.client, handle=self._producer):
@@ -77,9 +80,10 @@ class Sender:
             if self._landed is None:
                 msg = "the last record was not confirmed"
                 raise TimeoutError(msg)
-        if self._landed < self._position.end:
+        first = self._landed + 1 - self._records
+        if first < self._position.end:
             # The transaction is still open, so readers will not see its records.
-            raise shorter(self._log, self._partition, self._position.end, self._landed)
+            raise shorter(self._log, self._partition, self._position.end, first)
         return replace(self._position, end=self._landed + 1)
 
     def _send_batch(

@@ -20,10 +20,17 @@ from confluent_kafka import TopicPartition
 from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.admin_requests import missing
-from log_system.kafka.client.connect import discard, flush, kafka_errors, send_offsets, take_over
-from log_system.kafka.client.topic import earliest_offsets, is_gone
+from log_system.kafka.client.connect import discard, discarding, flush, kafka_errors, send_offsets, take_over
+from log_system.kafka.client.topic import earliest_offsets, is_gone, latest_offsets
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import check_topic_is, register, snapshot_end, tasks_token, topic_ends
+from log_system.kafka.published_positions import (
+    check_kept,
+    check_topic_is,
+    register,
+    snapshot_end,
+    tasks_token,
+    topic_ends,
+)
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
 from log_system.kafka.record_limits import record_limit
@@ -126,7 +133,7 @@ class KafkaPublisher:
                 self._fence_tasks()
                 self._announce_tasks(producer, "")
             # Step 3.
-            consumer = log.client.consumer(log.group)
+            consumer = log.client.consumer(log.group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 10})
             try:
                 self._group = consumer.consumer_group_metadata()
                 topic = topic_ends(log)
@@ -134,6 +141,7 @@ class KafkaPublisher:
                 self._register = register(log, consumer, self._index)
                 if check:
                     check_topic_is(log, topic, self._register, self._index.latest())
+                    self._check_records(consumer)
             finally:
                 consumer.close()
             self._producer = producer
@@ -179,11 +187,37 @@ class KafkaPublisher:
         for partition, position in positions.items():
             self._register[partition] = position
 
+    def abort_hanging(self) -> None:
+        """Abort transactions of this log's own publishers that are open though their coordinator has ended them.
+
+        That is so in a partition whose broker has lost the marker at the end of a transaction. The coordinator does not
+        write it again, but the marker of a later transaction of the same transactional id ends both.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            UnavailableError: the broker does not respond.
+        """
+        log = self._log
+        with self._as_owner(), kafka_errors(f"abort open transactions in topic {log.topic!r}", log.client):
+            written = topic_ends(log).offsets
+            stable = latest_offsets(log.client, log.topic, read_committed=True)
+            hidden = [partition for partition in range(log.partitions) if stable[partition] < written[partition]]
+            if hidden:
+                _abort_in(log, self._producer, hidden)
+            for partition in hidden:
+                with discarding(log.producer(partition)) as producer:
+                    take_over(producer, log.client.wait_seconds)
+                    _abort_in(log, producer, [partition])
+
     def discard(self) -> None:
         """Discard the producer; its open transaction is aborted by the next take-over or by the transaction timeout."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             discard(producer)
+
+    def _check_records(self, consumer: Any) -> None:
+        """Check that the log still ends with what the register says; see ``check_kept``."""
+        check_kept(self._log, consumer, self._register)
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
@@ -349,3 +383,12 @@ class KafkaPublisher:
             commit=snapshot.fingerprint,
             topic=self._topic_id,
         )
+
+
+def _abort_in(log: KafkaLog, producer: Any, partitions: Sequence[int]) -> None:
+    """Begin a transaction in some partitions and abort it; a partition is part of it only with a record."""
+    producer.begin_transaction()
+    for partition in partitions:
+        producer.produce(log.topic, b"", b"", partition)
+    flush(producer, log.client.wait_seconds)
+    producer.abort_transaction(log.client.wait_seconds)

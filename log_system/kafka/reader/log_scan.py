@@ -102,7 +102,8 @@ def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> Unavailabl
         f"topic {log.topic!r}, partition {partition}: expected to read up to offset {written}, got no further than "
         f"{end}: an open transaction, of another producer, hides what follows, and what is hidden may be published. "
         "Nothing was concluded. Wait until it ends, or see it with Kafka's kafka-transactions.sh --find-hanging and "
-        "end it with --abort; then try again."
+        "end it with --abort; then try again. If the brokers have lost the end of a transaction of the table's own, "
+        "log.repair() ends it."
     )
 
 

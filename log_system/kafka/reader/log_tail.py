@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -64,14 +64,15 @@ class KafkaTail:
         """Return the topic's id."""
         return topic_id(self._log.client, self._log.topic, self._admin)
 
-    def check(self, generation: str, /) -> None:
-        """Check that the topic still is the one with this id.
+    def check(self, generation: str, /, reached: Sequence[int] = ()) -> None:
+        """Check that the topic still is the one with this id, and that its partitions reach to these offsets.
 
         A topic that was created again restarts its offsets, which also order the changes, at 0. A query would skip all
-        records up to its old offset, and take newer changes for older ones.
+        records up to its old offset, and take newer changes for older ones. So it would where a broker has lost the end
+        of a partition.
 
         Raises:
-            DataLostError: the topic is another one of the same name.
+            DataLostError: the topic is another one of the same name, or a partition ends earlier.
         """
         now = self.generation()
         if is_another(generation, now):
@@ -82,6 +83,20 @@ class KafkaTail:
                 "and scan_mode='full'."
             )
             raise DataLostError(msg)
+        if reached:
+            self._check_ends(reached)
+
+    def _check_ends(self, reached: Sequence[int]) -> None:
+        ends = self._cluster.latest(self._partitions, "read_uncommitted")
+        for (topic, partition), offset in zip(self._partitions, reached, strict=True):
+            if (end := ends[topic, partition]) < offset:
+                msg = (
+                    f"table {self._table!r}: partition {partition} of topic {topic!r} ends at offset {end}, before "
+                    f"offset {offset}, up to which this query has read it: the broker has lost the end of the log, as "
+                    "after an unclean leader election. Let log.repair() bring back what is missing, then start a new "
+                    "query, with a new checkpoint and scan_mode='full'."
+                )
+                raise DataLostError(msg)
 
     def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
         """Return a split of the records between two offsets."""

@@ -1,0 +1,149 @@
+"""A broker loses the end of the log, though it had acknowledged it: nobody takes what comes next for what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from log_system.kafka.publisher.partition_sender import Sender
+from log_system.local_kafka.owned import LocalKafka
+from log_system.report import DifferenceKind
+from snapshot.errors import DataLostError
+from tablestore.options.read_options import parse_read_options
+from tablestore.streaming.eventual_stream import EventualStream
+from tablestore.streaming.snapshot_stream import feed_schema
+from tablestore.write.publish import PublishPendingError
+from tests.harness.faults import Crash, failing
+from tests.harness.local_writes import drain, fold, write
+from tests.harness.log_audit import repair_anew, verify
+from tests.harness.lost_end import ends_of, lose_ends
+from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+
+pytestmark = pytest.mark.crash
+LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalKafka]:
+    """Yield a broker that may be killed."""
+    with LocalKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def rig(
+    request: pytest.FixtureRequest, broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+def repaired(rig: TableHarness) -> None:
+    """Repair, and write once more: log and table agree, and a plain consumer is given each change once."""
+    rig.close()
+    assert repair_anew(rig.table).ok
+    rig.write(9)
+    assert verify(rig.table).ok
+    rig.audit()
+
+
+def test_a_writer_that_runs_does_not_publish_in_the_place_of_what_is_gone(
+    broker: LocalKafka, rig: TableHarness
+) -> None:
+    """All records of the writer are gone, so the broker accepts its next ones; they reach beyond the lost end."""
+    writer = rig.writer()
+    write(writer, changes(1))
+    lose_ends(broker, rig.topic, dict.fromkeys(range(PARTITIONS), 0))
+    with pytest.raises(PublishPendingError, match="published up to offset") as caught:
+        write(writer, changes(2, rows=60))
+    assert isinstance(caught.value.__cause__, DataLostError)
+    rig.close()
+    with pytest.raises(DataLostError, match=r"not there any more.*or the broker lost records.*log.repair\(\)"):
+        rig.write(3)
+    assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
+    repaired(rig)
+
+
+def test_a_new_writer_notices_the_loss_though_the_log_has_grown_since(broker: LocalKafka, rig: TableHarness) -> None:
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2)
+    lose_ends(broker, rig.topic, {0: ends[0]})
+    with rig.stranger(f"stranger-{rig.topic}") as producer:
+        for _ in range(30):
+            producer.produce(rig.topic, b"{}", b"{}", 0)
+        producer.flush(20)
+        producer.abort_transaction()
+    with pytest.raises(DataLostError, match=r"partition 0: the last published record.*log.repair\(\)"):
+        rig.write(3)
+    assert {d.kind for d in verify(rig.table).differences} == {DifferenceKind.MISSING, DifferenceKind.REGISTER}
+    repaired(rig)
+
+
+def test_a_commit_whose_marker_is_lost_is_not_undone_unnoticed(broker: LocalKafka, rig: TableHarness) -> None:
+    """Records without a marker belong to the next transaction of the same id: it dies, and they are aborted with it."""
+    rig.write(1)
+    lose_ends(broker, rig.topic, {0: ends_of(rig.servers, rig.topic)[0] - 1})
+    writer, error = rig.writer(), ValueError("the writer dies")
+    with failing(Sender, "position", error), pytest.raises(PublishPendingError):
+        write(writer, changes(2))
+    rig.close()
+    with pytest.raises(DataLostError, match=r"partition 0: the last published record.*or not committed"):
+        rig.recover()
+    repaired(rig)
+
+
+@pytest.mark.parametrize("rig", [{}, LARGE], ids=["small", "large"], indirect=True)
+def test_repair_ends_a_transaction_whose_marker_is_lost(broker: LocalKafka, rig: TableHarness) -> None:
+    rig.write(1, 2)
+    lose_ends(broker, rig.topic, {0: ends_of(rig.servers, rig.topic)[0] - 1})
+    repaired(rig)
+
+
+def test_a_reader_of_a_log_that_has_lost_its_end_says_so_soon(broker: LocalKafka, rig: TableHarness) -> None:
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2)
+    lose_ends(broker, rig.topic, ends)
+    with pytest.raises(DataLostError, match=r"partition ends at offset \d+. The broker has lost.*log.repair\(\)"):
+        rig.feed()
+    repaired(rig)
+    assert len(rig.feed()) == 30
+
+
+def test_a_repair_that_dies_leaves_no_entry_of_a_lost_snapshot_behind_a_gap(
+    broker: LocalKafka, rig: TableHarness
+) -> None:
+    """A writer that fills the gap, and dies, would leave an entry that claims a snapshot which nobody has published."""
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2, 3)
+    lose_ends(broker, rig.topic, ends)
+    with failing(type(rig.table.files.storage.filesystem), "rm_file", hits=range(2, 3)), pytest.raises(Crash):
+        repair_anew(rig.table)
+    assert rig.table.index.snapshots() == [0, 1, 2]
+    with pytest.raises(DataLostError, match="published up to offset"):
+        rig.write(4)
+    repaired(rig)
+
+
+def test_a_stream_of_an_eventual_log_that_has_lost_its_end_says_so_and_skips_nothing(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__consistency": "eventual"})
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2)
+    options = {"path": str(rig.path), "readChangeFeed": "true", "scan-mode": "earliest"}
+    stream = EventualStream(parse_read_options(options), feed_schema(rig.table.spec))
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    rig.close()
+    lose_ends(broker, rig.topic, ends)
+    with pytest.raises(DataLostError, match=r"ends at offset \d+, before offset \d+.*new checkpoint"):
+        stream.latestOffset(start, ReadAllAvailable())
+    assert repair_anew(rig.table).ok
+    assert fold(c for part in drain(rig.servers, rig.topic, PARTITIONS) for c in part) == dict(changes(2))
