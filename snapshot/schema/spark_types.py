@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 
 from snapshot.errors import InvalidInputError
 from snapshot.schema.physical_names import PHYSICAL_NAME
+from snapshot.schema.spec import BUCKET_KEY
 from snapshot.schema.system_columns import RESERVED
 
 _PART = re.compile(r"`((?:[^`]|``)+)`(?:\.|$)|([^.`]+)(?:\.|$)")
@@ -176,6 +177,15 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
     if len(partition_by) == len(schema.fields):
         msg = "partition_by: every column of the table is a partition column; leave at least one out."
         raise InvalidInputError(msg)
+
+
+def check_bucket_key(schema: StructType, names: Sequence[str]) -> None:
+    """Check that the rows of a table with these columns can be divided into buckets by some of them.
+
+    Raises:
+        InvalidInputError: a column does not exist or is named twice, or its type cannot be hashed.
+    """
+    _check_columns(schema, f"option '{BUCKET_KEY}'", names, _KEY_TYPES)
 
 
 def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SPEC_PROPERTY = "tablestore.spec"
+BUCKET_KEY = "bucket-key"
+"""The option that names the bucket key of an append table."""
 _FORMAT = 1
 _FORMAT_ALTERED = 2
 
@@ -122,6 +124,11 @@ class TableSpec:
     def has_key(self) -> bool:
         """Whether the table has a primary key."""
         return bool(self.primary_key)
+
+    @property
+    def bucket_key(self) -> tuple[str, ...]:
+        """The columns whose hash is the bucket of a row of an append table; empty if its rows have no bucket."""
+        return tuple(filter(None, self.properties.get(BUCKET_KEY, "").split(",")))
 
     @property
     def root_partitions(self) -> tuple[str, ...]:

@@ -390,8 +390,10 @@ class Stager:
     def _buckets_of(self, rows: pa.RecordBatch, task: int) -> Iterable[tuple[int | None, pa.RecordBatch]]:
         """Return the rows to append by bucket; None where the commit assigns whole files to log partitions.
 
-        The log of a sink has its rows before the commit, so the rows of a task are assigned now, together.
+        Without a bucket key, a log that has rows before their commit gets the rows of a task in one partition.
         """
+        if self.spec.bucket_key:
+            return split_by_bucket(rows, self.spec, self.buckets)
         return ((None if self.tap is None else (self.first_bucket + task) % self.buckets, rows),)
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from snapshot.delta.log import Commit, DataFile
 from snapshot.errors import CorruptedError, DataLostError
+from snapshot.merge.bucket_hash import bucket_of
 from snapshot.records import Snapshot
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.adapter import fit
@@ -35,6 +36,27 @@ _EXPIRED = "If the snapshot has expired since this read started, begin with a ne
 
 
 @dataclass(frozen=True)
+class BucketedRows:
+    """Files of an append table with a bucket key that hold rows of several buckets.
+
+    A DML statement, a compaction or another Delta writer has written them. Picklable.
+
+    Attributes:
+        paths: the files.
+        key: the bucket key.
+        buckets: the table's number of buckets.
+    """
+
+    paths: frozenset[str]
+    key: tuple[str, ...]
+    buckets: int
+
+    def of(self, bucket: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a bucket."""
+        return batch.filter(pa.array(bucket_of(batch, self.key, self.buckets) == bucket))
+
+
+@dataclass(frozen=True)
 class SnapshotChanges:
     """The changes of one snapshot by bucket, ordered by file name and row. Picklable.
 
@@ -44,6 +66,7 @@ class SnapshotChanges:
         columns: the columns that the table had in this snapshot.
         files: for each bucket, its files in order.
         deleted: paths of files that the snapshot removed, so that all of their rows are deletes.
+        mixed: the files that are in several buckets, row by row.
     """
 
     snapshot: Snapshot
@@ -51,10 +74,14 @@ class SnapshotChanges:
     columns: Columns
     files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
     deleted: frozenset[str] = frozenset()
+    mixed: BucketedRows = field(default_factory=lambda: BucketedRows(frozenset(), (), 1))
 
     @classmethod
     def of(cls, found: Commit, storage: Storage, spec: TableSpec, buckets: int) -> SnapshotChanges:
-        """Return a commit's changes, with its files by bucket; those of an append table in no bucket go round-robin.
+        """Return a commit's changes, with its files by bucket.
+
+        Files of an append table that are in no bucket are assigned round-robin or, with a bucket key, read for each
+        bucket.
 
         A commit that replaces files of an append table records which files hold its changes, because some added files
         contain rows that existed before.
@@ -70,11 +97,21 @@ class SnapshotChanges:
         entries = found.info.get(LISTED)
         changed = [f for f in found.added if not is_tombstones(f.path)]
         in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if entries is None else _files(entries)
+        mixed = set()
         for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
-            files.setdefault(_bucket(file, spec, (snapshot.id + number) % buckets), []).append(file)
+            bucket = _bucket(file, spec, is_foreign=is_foreign(found))
+            if bucket is not None:
+                files.setdefault(bucket, []).append(file)
+            elif spec.bucket_key:
+                mixed.add(file.path)
+                for each in range(buckets):
+                    files.setdefault(each, []).append(file)
+            else:
+                files.setdefault((snapshot.id + number) % buckets, []).append(file)
         deleted = frozenset(each["path"] for each in entries or () if each.get("deleted"))
         by_bucket = {bucket: tuple(bucket_files) for bucket, bucket_files in files.items()}
-        return cls(snapshot, storage, spec.change_columns, by_bucket, deleted)
+        rows = BucketedRows(frozenset(mixed), spec.bucket_key, buckets)
+        return cls(snapshot, storage, spec.change_columns, by_bucket, deleted, rows)
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,7 +130,7 @@ class SnapshotChanges:
             DataLostError: a file without statistics is missing.
             CorruptedError: such a file cannot be read.
         """
-        return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
+        return sum(self._rows(file, bucket) for file in self.files.get(bucket, ()))
 
     def missing(self) -> list[str]:
         """Return the paths of files that do not exist."""
@@ -108,16 +145,25 @@ class SnapshotChanges:
             CorruptedError: a file cannot be read.
         """
         for file in self.files.get(bucket, ()):
-            rows = file.rows if file.rows >= 0 else self._count(file)
-            if skip >= rows:
+            rows = self._rows(file, bucket) if skip else 0
+            if skip and skip >= rows:
                 skip -= rows
                 continue
             for batch in self._read(file):
-                if skip >= batch.num_rows:
-                    skip -= batch.num_rows
-                    continue
-                yield self._complete(batch.slice(skip), file)
-                skip = 0
+                part = self._part(batch, file, bucket)
+                if skip < part.num_rows:
+                    yield part.slice(skip)
+                skip = max(skip - part.num_rows, 0)
+
+    def _rows(self, file: DataFile, bucket: int) -> int:
+        if file.path in self.mixed.paths:
+            return sum(self._part(batch, file, bucket).num_rows for batch in self._read(file))
+        return file.rows if file.rows >= 0 else self._count(file)
+
+    def _part(self, batch: pa.RecordBatch, file: DataFile, bucket: int) -> pa.RecordBatch:
+        """Return the changes of a bucket in a batch of a file."""
+        changes = self._complete(batch, file)
+        return self.mixed.of(bucket, changes) if file.path in self.mixed.paths else changes
 
     def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         with self._opened(file) as source:
@@ -168,12 +214,11 @@ class SnapshotChanges:
         return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
 
 
-def _bucket(file: DataFile, spec: TableSpec, otherwise: int) -> int:
-    """Return the bucket of a file; ``otherwise`` if it is in none, as in most append tables."""
+def _bucket(file: DataFile, spec: TableSpec, *, is_foreign: bool) -> int | None:
+    """Return the bucket of a file; None if it is in none, or another writer has put it there."""
     if spec.has_key:
         return int(file.partition[BUCKET] or 0)
-    bucket = bucket_in(file.path)
-    return otherwise if bucket is None else bucket
+    return None if is_foreign else bucket_in(file.path)
 
 
 def is_foreign(found: Commit) -> bool:

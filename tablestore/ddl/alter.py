@@ -12,7 +12,7 @@ from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.schema.evolution import Change, evolved
 from snapshot.schema.spark_types import check_schema, visible, with_physical_names
-from snapshot.schema.spec import TableSpec
+from snapshot.schema.spec import BUCKET_KEY, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
@@ -29,6 +29,7 @@ CHANGEABLE: Final = (
 """Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
     "bucket": "the bucket of each row and log record is a hash modulo this number",
+    BUCKET_KEY: "the bucket of each row and log record is a hash of these columns",
     "log.retention": "it is a setting of the topic; change it there (kafka-configs --alter)",
     "log.replication-factor": "it is a setting of the topic; change it there (kafka-reassign-partitions)",
     "kafka.topic": "the log's records are in the topic that was created with the table",
@@ -129,7 +130,8 @@ def _bound(spec: TableSpec) -> dict[str, str]:
     for name in spec.schema.fieldNames():
         option = _option_naming(spec.properties, name)
         if option is not None and name not in bound:
-            bound[name] = f"option {option!r} names it; reset that first, or create a new table"
+            first = "" if option == BUCKET_KEY else "reset that first, or "
+            bound[name] = f"option {option!r} names it; {first}create a new table"
     return bound
 
 
@@ -140,7 +142,7 @@ def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
             named = key.removeprefix("fields.").rpartition(".")[0].split(",")
             if column in named or column in [each.strip() for each in value.split(",")]:
                 return key
-        elif key == "sequence.field" and column in [each.strip() for each in value.split(",")]:
+        elif key in ("sequence.field", BUCKET_KEY) and column in [each.strip() for each in value.split(",")]:
             return key
     return None
 

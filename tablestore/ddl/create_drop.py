@@ -25,7 +25,7 @@ from snapshot.errors import (
     TableStoreError,
     UnavailableError,
 )
-from snapshot.schema.spark_types import arrow_schema, check_schema, table_schema
+from snapshot.schema.spark_types import arrow_schema, check_bucket_key, check_schema, table_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles, is_of_another
@@ -81,6 +81,7 @@ def create(
     log_storage(parsed, {}, allowed)
     log = log_storage(parsed, runtime, allowed)
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
+    check_bucket_key(schema, parsed.bucket_key or ())
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None:
         for text in creation_warnings(parsed.log, primary_key):

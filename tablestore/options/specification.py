@@ -16,10 +16,12 @@ from log_system.formats import FORMATS, Format
 from log_system.kafka.client.access_policy import DEFAULT, VARIABLE
 from log_system.kafka.client.client_options import ACCESS, TAKES_REFERENCE, Access
 from log_system.kafka.option_checks import Consistency, Headers
+from snapshot.schema.spec import BUCKET_KEY
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.merge_options import FIELD_OPTIONS, MergeOptions
 from tablestore.options.value_types import (
     BOOLEAN,
+    COLUMNS,
     RATIO,
     REPLICATION,
     RETENTION,
@@ -306,8 +308,16 @@ class TableOptions(Group):
         "bucket",
         integer(1),
         "1",
-        "Number of buckets. A row's bucket is a hash of its primary key and is also its partition in the topic.",
+        "Number of buckets. A row's bucket is a hash of its primary key, or of `bucket-key`, and is also its partition "
+        "in the topic.",
         fixed=True,
+    )
+    bucket_key: tuple[str, ...] | None = optional(
+        BUCKET_KEY,
+        COLUMNS,
+        "The columns whose hash is the bucket of a row in a table without a primary key, so that a partition of the "
+        "topic holds all rows with equal values in them. Default: rows have no bucket, and each file of a write goes "
+        "to one partition.",
     )
     changelog_producer: ChangelogProducer = option(
         "changelog-producer",
@@ -337,9 +347,10 @@ class TableOptions(Group):
         return self.changelog_producer is ChangelogProducer.LOOKUP
 
 
-_BUCKET, _CHANGELOG_PRODUCER, _CONSUMER_EXPIRATION = TableOptions.specs()
+_BUCKET, _BUCKET_KEY, _CHANGELOG_PRODUCER, _CONSUMER_EXPIRATION = TableOptions.specs()
 OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     _BUCKET,
+    _BUCKET_KEY,
     LOG_SYSTEM,
     *LogOptions.specs(),
     KAFKA_SERVERS,

@@ -9,6 +9,7 @@ from log_system.kafka.client.client_options import check_client_options
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from log_system.kafka.option_checks import check_choices
 from snapshot.errors import InvalidInputError
+from snapshot.schema.spec import BUCKET_KEY
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
 from tablestore.options.specification import (
@@ -46,7 +47,6 @@ __all__ = [
 _REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
 
-_BUCKET_KEY: Final = "bucket-key"
 _FIXED_BUCKETS: Final = (
     "the bucket of a key is its partition in the log, where its changes are in order, so it cannot move. Set the "
     "number of buckets, about one for each GB that the table will have"
@@ -126,21 +126,20 @@ def parse_options(
 
 
 def _take_bucket_key(given: dict[str, str], primary_key: Sequence[str]) -> None:
-    """Remove Paimon's ``bucket-key``, which can only be the primary key.
+    """Remove ``bucket-key`` from the options of a table with a primary key, where it can only be that key.
 
     Raises:
         InvalidInputError: it is something else.
     """
-    text = given.pop(_BUCKET_KEY, None)
+    text = given.pop(BUCKET_KEY, None) if primary_key else None
     if text is None:
         return
-    names = OptionSpec(_BUCKET_KEY, COLUMNS).parse(text)
+    names = OptionSpec(BUCKET_KEY, COLUMNS).parse(text)
     if sorted(names) != sorted(primary_key):
-        key = f"the primary key {list(primary_key)}" if primary_key else "a primary key, which this table does not have"
         msg = (
-            f"option '{_BUCKET_KEY}': expected {key}, got {list(names)}: the bucket of a row is a hash of its whole "
-            "key, and its partition in the log. Leave the option out; 'partition_by' (PARTITIONED BY) divides rows by "
-            "other columns."
+            f"option '{BUCKET_KEY}': expected the primary key {list(primary_key)}, got {list(names)}: the bucket of a "
+            "row is a hash of its whole key, and its partition in the log. Leave the option out; 'partition_by' "
+            "(PARTITIONED BY) divides rows by other columns."
         )
         raise InvalidInputError(msg)
 

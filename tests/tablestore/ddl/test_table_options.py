@@ -198,7 +198,6 @@ def test_o23_o24_a_missing_required_option_is_named(missing: str) -> None:
         ("bucket", "-1", "its partition in the log, where its changes are in order"),
         ("changelog-producer", "input", "use 'none', whose changes are those that were written"),
         ("changelog-producer", "Full-Compaction", "use 'lookup', which produces the same changes"),
-        ("bucket-key", "other", "the bucket of a row is a hash of its whole key"),
     ],
 )
 def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, reason: str) -> None:
@@ -208,7 +207,11 @@ def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, r
     assert reason in message
 
 
-def test_a_bucket_key_may_be_the_primary_key() -> None:
+def test_a_bucket_key_may_be_the_primary_key_and_nothing_else_where_there_is_one() -> None:
+    message = refusal({"bucket-key": "a"}, key=("a", "b"))
+    assert "the bucket of a row is a hash of its whole key" in message
+    assert parse_options({"bucket-key": "b,a"}, primary_key=["a", "b"]).bucket_key is None
+    assert parse_options({"bucket-key": "b, a"}, primary_key=[]).to_properties()["bucket-key"] == "b,a"
     assert parse_options({"bucket-key": "b, a", "bucket": 3}, primary_key=["a", "b"]).buckets == 3
 
 
