@@ -37,6 +37,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema, can_widen
 from tablestore.connectors.option_names import Connector
+from tablestore.connectors.spark.partition_watermarks import check_partitions, partitions_noted
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.spark.shipped import shipped
@@ -89,12 +90,13 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
     check_sink(made)
     columns = _wanted(made, statement)
     table = open_table(scope, name)
-    found = _planned(scope, statement.query) if planned_query is None else planned_query
-    if isinstance(found, DataFrame):
-        planned = Plan(found)
-    else:
-        preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
-        planned = planned_into(found, made, columns, preimages=preimages)
+    with partitions_noted() as read:
+        found = _planned(scope, statement.query) if planned_query is None else planned_query
+        if isinstance(found, DataFrame):
+            planned = Plan(found)
+        else:
+            preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
+            planned = planned_into(found, made, columns, preimages=preimages)
     frame, each = aligned(planned, made, columns), planned.transform
     if each is not None:
         # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.
@@ -103,10 +105,12 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
         # Tasks write at the same time, so rows in the order of the statement are written by one.
         table.write(frame.coalesce(1) if _has_order(statement, made) else frame)
         return None
+    checkpoint = _checkpoint(scope, statement)
+    check_partitions(checkpoint, read)
     with allowed(scope.spark, planned.chained):
         return table.write_stream(
             frame,
-            checkpoint=_checkpoint(scope, statement),
+            checkpoint=checkpoint,
             output_mode=planned.mode,
             trigger=scope.settings.trigger,
             query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,

@@ -262,6 +262,24 @@ def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> Non
         lab.read(topic, N, scan__bounded__mode="timestamp")
 
 
+def test_partitions_that_bounded_offsets_do_not_list_are_not_read(lab: Lab, made: Topics) -> None:
+    """Flink's page: "If an offset for a partition is not provided it will not consume from that partition"."""
+    topic = made(3)
+    lab.wire.send(topic, rows(1, 2, 3) + rows(11, 12, partition=1) + rows(21, partition=2))
+    bound = {
+        "scan__bounded__mode": "specific-offsets",
+        "scan__bounded__specific_offsets": "partition:0,offset:2;partition:2,offset:1",
+    }
+    assert ns(lab.read(topic, N, **bound)) == [1, 2, 21]
+    stream = lab.stream(topic, N, **bound)
+    assert ns(stream.run()) == [1, 2, 21]
+    lab.wire.send(topic, rows(13, partition=1))
+    assert stream.run() == []
+    lab.wire.commit(f"g-{topic}", topic, 1)
+    group = {"scan__startup__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
+    assert ns(lab.read(topic, N, **bound, **group, properties__auto__offset__reset="earliest")) == [2, 21]
+
+
 def test_g22_a_batch_read_ends_at_the_current_end(lab: Lab, made: Topics) -> None:
     """A batch read of a Kafka table reads to the end that is there when it is planned."""
     topic = made(2)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from snapshot.errors import CorruptedError, InvalidInputError
@@ -224,3 +225,17 @@ def test_keys_that_differ_in_their_text_only_are_one_key(lab: Lab, made: Topics)
     topic = made()
     lab.wire.send(topic, [up(1, "a"), Record(b'{"k":1,"v":"b"}', b'{ "k": 1 }')])
     assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "b"}]
+
+
+def test_a_topic_that_grew_gives_a_row_for_each_partition_that_holds_the_key(lab: Lab, made: Topics) -> None:
+    """Keys move when partitions are added; nothing in the old partition says that its row was replaced or deleted."""
+    topic = made()
+    lab.wire.send(topic, [up(1, "old"), up(2, "old"), up(3, "old")])
+    lab.wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    lab.wire.send(topic, [up(1, "new", 1), up(2, None, 1), up(4, "new", 1)])
+    found = [(row["k"], row["v"]) for row in lab.upsert(topic, KV, "k")]
+    assert sorted(found) == [(1, "new"), (1, "old"), (2, "old"), (3, "old"), (4, "new")]
+    # What the page says to do: a new topic, to which the newer rows are written last.
+    other = made()
+    lab.wire.send(other, [up(1, "old"), up(2, "old"), up(3, "old"), up(1, "new"), up(2, None), up(4, "new")])
+    assert [(row["k"], row["v"]) for row in lab.upsert(other, KV, "k")] == [(1, "new"), (3, "old"), (4, "new")]

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import read_with_watermark
-from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
+from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT, Computed
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -30,8 +30,14 @@ START = 1_700_000_000
 def query(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Any]:
-    """Count rows in windows of 20 s; give a function that sends rows, runs the query on, and tells closed windows."""
-    topic = made(getattr(request, "param", 2))
+    """Count rows in windows of 20 s; give a function that sends rows, runs the query on, and tells closed windows.
+
+    The parameter is the number of partitions, and whether the event time is a computed column.
+    """
+    partitions, is_computed = getattr(request, "param", (2, False))
+    topic = made(partitions)
+    column = "text STRING" if is_computed else "ts TIMESTAMP_LTZ"
+    computed = Computed("CAST(text AS TIMESTAMP)", "CAST(_message.text AS TIMESTAMP)") if is_computed else None
     options = {
         "properties.bootstrap.servers": wire.servers, "topic": topic, "format": "json",
         "scan.startup.mode": "earliest-offset",
@@ -40,7 +46,7 @@ def query(
     running: list[Any] = []
 
     def start() -> None:
-        rows = read_with_watermark(spark, "ts TIMESTAMP_LTZ", options, column="ts", delay="2 seconds")
+        rows = read_with_watermark(spark, column, options, column="ts", delay="2 seconds", computed=computed)
         counted = rows.groupBy(F.window("ts", "20 seconds")).count()
         shown = counted.select((F.unix_timestamp("window.start") - START).alias("start"), "count")
         running.append(
@@ -57,7 +63,10 @@ def query(
         texts = [
             (partition, time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(START + second))) for partition, second in sent
         ]
-        wire.send(topic, [Record(json.dumps({"ts": text}).encode(), partition=p) for p, text in texts])
+        wire.send(
+            topic,
+            [Record(json.dumps({"text" if is_computed else "ts": text}).encode(), partition=p) for p, text in texts],
+        )
         running[0].processAllAvailable()
         return dict(closed)
 
@@ -88,7 +97,11 @@ def test_b29_b30_b32_the_slowest_partition_holds_windows_open(query: Any) -> Non
     assert query((1, 60)) == {0: 2, 20: 2}
 
 
+COLUMNS = pytest.mark.parametrize("query", [(2, False), (2, True)], indirect=True, ids=["physical", "computed"])
+
+
 @pytest.mark.slow
+@COLUMNS
 def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so(
     query: Any, spark: SparkSession
 ) -> None:
@@ -107,7 +120,7 @@ def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("query", [4], indirect=True)
+@pytest.mark.parametrize("query", [(4, False), (4, True)], indirect=True, ids=["physical", "computed"])
 def test_b31_partitions_that_were_never_written_hold_nothing_up_even_if_all_fall_silent(
     query: Any, spark: SparkSession
 ) -> None:
@@ -124,6 +137,21 @@ def test_b31_partitions_that_were_never_written_hold_nothing_up_even_if_all_fall
     while query() != {0: 2, 40: 2} and time.monotonic() < until:
         time.sleep(0.2)
     assert query() == {0: 2, 40: 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [(3, False), (3, True)], indirect=True, ids=["physical", "computed"])
+def test_an_idle_partition_follows_the_slowest_of_several(query: Any, spark: SparkSession) -> None:
+    """A row that comes back later than the slowest one's is not late, though another partition is far ahead."""
+    spark.conf.set(IDLE_TIMEOUT, "3 s")
+    query((0, 5), (1, 500), (2, 1))
+    until, second = time.monotonic() + PATIENCE_SECONDS, 30
+    while not query((0, second), (1, second + 1000)) and time.monotonic() < until:
+        time.sleep(0.5)
+        second += 1
+    assert query() == {0: 2}
+    query((2, second + 50), (0, second + 200))
+    assert query.watermark() <= instant(second + 48)
 
 
 def test_the_newest_of_several_watermarks_is_refused(spark: SparkSession) -> None:

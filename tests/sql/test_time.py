@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import DataLostError, InvalidInputError
 from tablestore import TableStore, open_local
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
@@ -104,10 +105,6 @@ def test_a_computed_column_has_a_watermark(catalog: Catalog, wire: Wire, topic: 
     assert seen(catalog, query.format("ts")) == windows("tumble")
     with pytest.raises(InvalidInputError, match="computed column: expected TIMESTAMP or TIMESTAMP_LTZ, got string"):
         catalog.sql(query.format("w"))
-    catalog.sql("SET 'table.exec.source.idle-timeout' = '1 s'")
-    with pytest.raises(InvalidInputError, match="must be 0, got 1000 ms"):
-        catalog.sql(query.format("ts"))
-    catalog.sql("RESET 'table.exec.source.idle-timeout'")
 
 
 def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
@@ -237,17 +234,25 @@ def early(second: int) -> str:
     return str(datetime(1970, 1, 1) + timedelta(seconds=second))
 
 
+@pytest.mark.parametrize(
+    ("columns", "of"),
+    [
+        ("ts TIMESTAMP(3)", lambda second: {"ts": at(second)}),
+        ("`a b` ROW<s STRING>, ts AS CAST(`a b`.s AS TIMESTAMP(3))", lambda second: {"a b": {"s": at(second)}}),
+    ],
+    ids=["physical", "computed"],
+)
 def test_a_silent_partition_holds_no_window_up_once_it_is_idle(
-    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], columns: str, of: Callable[[int], dict[str, Any]]
 ) -> None:
     """`table.exec.source.idle-timeout`, by SET: of two partitions one has nothing after its first row."""
     name = wire.make(topic(), 2)
 
     def send(partition: int, second: int) -> None:
-        wire.send(name, [Record(json.dumps({"ts": at(second)}).encode(), partition=partition)])
+        wire.send(name, [Record(json.dumps(of(second)).encode(), partition=partition)])
 
     catalog.sql(
-        "CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'kafka', 'format' = 'json', "
+        f"CREATE TABLE t ({columns}, WATERMARK FOR ts AS ts) WITH ('connector' = 'kafka', 'format' = 'json', "
         f"'topic' = '{name}', 'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset'); "
         "SET 'tablestore.trigger' = '100 ms'; SET 'table.exec.source.idle-timeout' = '500 ms'"
     )
@@ -271,6 +276,33 @@ def test_a_silent_partition_holds_no_window_up_once_it_is_idle(
     finally:
         query.stop()
         catalog.sql("RESET")
+
+
+def test_an_insert_that_goes_on_after_partitions_were_added_says_so(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    name = topic()
+    stream(catalog, wire, name, "t", "ts TIMESTAMP(3), WATERMARK FOR ts AS ts", [{"ts": at(n)} for n in (1, 2, 30)])
+    catalog.sql("CREATE TABLE counts (begin TIMESTAMP(3), n BIGINT); SET 'tablestore.trigger' = 'available-now'")
+    counted = (
+        "INSERT INTO counts SELECT window_start, COUNT(*) FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), "
+        "INTERVAL '10' SECOND)) GROUP BY window_start, window_end"
+    )
+
+    def run() -> None:
+        for query in catalog.sql(counted).queries:
+            assert query.awaitTermination(PATIENCE_SECONDS)
+
+    run()
+    wire.send(name, [Record(json.dumps({"ts": at(50)}).encode())])
+    run()
+    assert catalog.table("counts").read().count() == 2
+    wire.admin.create_partitions([NewPartitions(name, 3)])[name].result()
+    with pytest.raises(DataLostError, match="partitions were added since this query began, 3 instead of 1"):
+        run()
+    catalog.sql("SET 'pipeline.name' = 'again'")
+    run()
+    catalog.sql("RESET")
 
 
 def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:

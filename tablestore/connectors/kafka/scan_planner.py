@@ -176,7 +176,9 @@ class Scan:
         latest = self.ends(partitions)
         if bound.mode is BoundedMode.SPECIFIC:
             self._check_partitions("scan.bounded.specific-offsets", bound.offsets, partitions)
-            wanted = {each: bound.offsets[each[1]] for each in partitions if each[1] in bound.offsets}
+            # As in Flink, nothing is read of a partition that is not listed.
+            first = self._cluster.earliest(partitions)
+            wanted = {each: bound.offsets.get(each[1], first[each]) for each in partitions}
         else:
             wanted = self._group.committed(partitions)
         return {each: min(wanted.get(each, latest[each]), latest[each]) for each in partitions}

@@ -26,7 +26,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.kafka.scan_planner import Scan
 from tablestore.connectors.option_names import PRIMARY_KEY, Connector, Side
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT, ChangelogStream
-from tablestore.connectors.spark.partition_watermarks import IDLE, PartitionStream, take_watermarks
+from tablestore.connectors.spark.partition_watermarks import IDLE, MESSAGES, PartitionStream, take_watermarks
 from tablestore.connectors.spark.sink import Sink, Written
 from tablestore.connectors.spark.split_reader import RangeSplit, live, read_final, read_last, read_rows, shown
 from tablestore.connectors.spark.stream import KafkaStream
@@ -64,7 +64,7 @@ class KafkaDataSource(DataSource):
         watched = take_watermarks(options)
         if watched is None:
             return KafkaStream(self._table(schema, Side.SOURCE), schema)
-        rows = StructType([field for field in schema.fields if field.name != IDLE])
+        rows = StructType([field for field in schema.fields if field.name not in (IDLE, MESSAGES)])
         return PartitionStream(KafkaTable.of(self.connector, options, rows, Side.SOURCE), rows, watched)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:

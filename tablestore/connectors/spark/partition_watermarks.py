@@ -10,9 +10,12 @@ after the watermark operator.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -22,29 +25,50 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, StructField, StructType, TimestampNTZType, TimestampType
 
 from log_system.kafka.client.cluster import Offsets, Partition
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.secrets import reveal, wrap
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.quoting import backquoted
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import SEQ
+from snapshot.storage import Storage
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
 from tablestore.connectors.option_names import FORMATS, Connector, Side
-from tablestore.connectors.spark.split_reader import read_rows
-from tablestore.connectors.spark.stream import Json, KafkaStream
+from tablestore.connectors.spark.split_reader import read_rows, shown
+from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of
 from tablestore.connectors.table import KafkaTable
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import duration_or_ms
 from tablestore.spark.connect import check_streams
 from tablestore.spark.error_messages import shows_messages
+from tablestore.spark.python_worker import begin_task
 
 IDLE: Final = "_idle"
 """Name of the boolean column that marks a heartbeat."""
+MESSAGES: Final = "_messages"
+"""Name of the column with the last messages of active partitions, in heartbeats for a computed event time."""
+MESSAGE: Final = "_message"
+"""The name by which ``Computed.of_message`` refers to one of these messages."""
 _PARTITION, _COLUMN, _TIMEOUT, _ZONE = "watermark.partition", "watermark.column", "watermark.idle-ms", "watermark.zone"
 _COUNT = "watermark.partitions"
 _LOOK_BACK: Final = 10
 """How many offsets before a partition's end are read: the last ones may be transaction markers."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Spark's expression of a computed event-time column.
+
+    Attributes:
+        expression: the expression over the table's columns.
+        of_message: the same over the fields of a struct ``_message``.
+    """
+
+    expression: str
+    of_message: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +77,7 @@ class PartitionWatermarks:
 
     Attributes:
         partition: the partition.
-        column: the event-time column; empty if it is computed, for which there are no heartbeats.
+        column: the event-time column; empty if it is computed.
         idle_ms: how long a partition must be without messages to be idle; 0 disables idleness.
         zone: the session's time zone.
         count: the number of partitions that the query reads.
@@ -91,6 +115,13 @@ class _Beat(InputPartition):
     at: int
 
 
+@dataclass
+class _MessagesBeat(InputPartition):
+    """A split that yields one heartbeat row with the last message of each range, for Spark to compute event times."""
+
+    parts: list[FetchRange]
+
+
 @shows_messages
 class PartitionStream(KafkaStream):
     """Streaming reader of one partition; heartbeats are part of its offsets, so that a restart repeats them."""
@@ -115,30 +146,44 @@ class PartitionStream(KafkaStream):
         """
         end = super().latestOffset(start, limit)
         if self._plan.discovered > self._watched.count:
-            msg = (
-                f"{self._table.options.what}: partitions were added since this query began, {self._plan.discovered} "
-                f"instead of {self._watched.count}. A query with a watermark of each partition has a source for each. "
-                "Start a new query, with a new checkpoint; 'scan.startup.mode' = 'group-offsets' and "
-                "'properties.auto.offset.reset' = 'earliest' go on where this one ends."
-            )
-            raise DataLostError(msg)
+            raise _added(self._table.options.what, self._plan.discovered, self._watched.count)
         beat = start.get("beat")
-        due = self._pulse.due(moved=end["at"] != start["at"]) if self._watched.idle_ms else None
-        if due is not None and (beat is None or due > beat):
+        active = self._pulse.others(moved=end["at"] != start["at"]) if self._watched.idle_ms else []
+        due = self._due(active, beat)
+        if due is not None:
             return {**end, "beat": due}
         return end if beat is None or end is start else {**end, "beat": beat}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, including a heartbeat if its event time has advanced."""
         parts = list(super().partitions(start, end))
-        if end.get("beat") != start.get("beat"):
-            parts.append(_Beat(end["beat"]))
+        beat = end.get("beat")
+        if isinstance(beat, int) and beat != start.get("beat"):
+            parts.append(_Beat(beat))
+        elif beat is not None and beat != start.get("beat"):
+            parts.append(_MessagesBeat(self._pulse.last_messages([((t, p), at) for t, p, at in beat])))
         return parts
+
+    def _due(self, active: Sequence[Partition], beat: Any) -> Any:
+        """Return the heartbeat that is due while others are active: an event time or, if computed, where they end.
+
+        Returns:
+            What an offset holds as ``beat``; None if that would not be new.
+        """
+        if self._watched.column:
+            at = self._pulse.reached(active)
+            return at if at is not None and (beat is None or at > beat) else None
+        ends = [[*each, at] for each, at in sorted(self._pulse.ends(active).items())]
+        return ends if ends and ends != beat else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split, in a task."""
         if isinstance(partition, _Beat):
             yield self._marked(self._beat(partition.at), is_idle=True)
+            return
+        if isinstance(partition, _MessagesBeat):
+            begin_task()
+            yield from self._messages_beat(partition.parts)
             return
         for batch in super().read(partition):
             yield self._marked(batch, is_idle=False)
@@ -168,8 +213,26 @@ class PartitionStream(KafkaStream):
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _marked(self, batch: pa.RecordBatch, *, is_idle: bool) -> pa.RecordBatch:
-        return batch.append_column(pa.field(IDLE, pa.bool_()), pa.array([is_idle] * batch.num_rows, pa.bool_()))
+    def _messages_beat(self, parts: Sequence[FetchRange]) -> Iterator[pa.RecordBatch]:
+        columns = [name for name in self._schema.names if name not in (CHANGE_TYPE, SEQ)]
+        last: list[pa.RecordBatch] = []
+        for part in parts:
+            batches = [batch for batch in read_rows(self._table, part, columns) if batch.num_rows]
+            last += [shown(batch.slice(batch.num_rows - 1), self._schema) for batch in batches[-1:]]
+        if last:
+            rows = pa.Table.from_batches(last, schema=self._schema).combine_chunks().to_struct_array()
+            held = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), pa.concat_arrays(rows.chunks))
+            nothing = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in self._schema], schema=self._schema)
+            yield self._marked(nothing, is_idle=True, messages=held)
+
+    def _marked(self, batch: pa.RecordBatch, *, is_idle: bool, messages: pa.Array | None = None) -> pa.RecordBatch:
+        marked = batch.append_column(pa.field(IDLE, pa.bool_()), pa.array([is_idle] * batch.num_rows, pa.bool_()))
+        if self._watched.column or not self._watched.idle_ms:
+            return marked
+        kind = pa.list_(pa.struct(self._schema))
+        return marked.append_column(
+            pa.field(MESSAGES, kind), pa.nulls(batch.num_rows, kind) if messages is None else messages.cast(kind)
+        )
 
 
 class _Pulse:
@@ -188,8 +251,8 @@ class _Pulse:
         self._since = 0.0
         self._reached: dict[Partition, tuple[int, int | None]] = {}
 
-    def due(self, *, moved: bool) -> int | None:
-        """Return the event time of a heartbeat that is due; None if the partition is active.
+    def others(self, *, moved: bool) -> list[Partition]:
+        """Return the active partitions if this one is idle; none if it is active.
 
         Args:
             moved: whether the partition has new messages to read.
@@ -205,9 +268,21 @@ class _Pulse:
         newest = max(self._moved_at.values())
         active = [each for each in ends if newest - self._moved_at[each] < timeout_s]
         if moved or self._watched.partition in active or now - self._since < timeout_s:
-            return None
-        reached = [self._last(each) for each in active]
-        return min((at for at in reached if at is not None), default=None)
+            return []
+        return active
+
+    def reached(self, active: Sequence[Partition]) -> int | None:
+        """Return the event time that the slowest of some partitions has reached; None if none is known to have one."""
+        return min((at for at in map(self._last, active) if at is not None), default=None)
+
+    def ends(self, active: Sequence[Partition]) -> Offsets:
+        """Return where partitions end."""
+        return {each: self._ends[each] for each in active}
+
+    def last_messages(self, ends: Sequence[tuple[Partition, int]]) -> list[FetchRange]:
+        """Return the ranges that hold the last message of partitions before offsets."""
+        firsts = self._scan.firsts([each for each, _ in ends])
+        return [FetchRange(*each, max(firsts[each], end - _LOOK_BACK), end) for each, end in ends if firsts[each] < end]
 
     def close(self) -> None:
         self._scan.close()
@@ -231,6 +306,52 @@ class _Pulse:
         return self._reached[partition][1]
 
 
+def _added(what: str, now: int, begun: int) -> DataLostError:
+    return DataLostError(
+        f"{what}: partitions were added since this query began, {now} instead of {begun}. A query with a watermark of "
+        "each partition has a source for each. Start a new query, with a new checkpoint; 'scan.startup.mode' = "
+        "'group-offsets' and 'properties.auto.offset.reset' = 'earliest' go on where this one ends."
+    )
+
+
+_NOTED: ContextVar[list[tuple[str, list[Partition]]] | None] = ContextVar("_NOTED", default=None)
+
+
+@contextmanager
+def partitions_noted() -> Iterator[list[tuple[str, list[Partition]]]]:
+    """Yield a list of the tables that ``read_with_watermark`` reads within the context, with their partitions."""
+    noted: list[tuple[str, list[Partition]]] = []
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def check_partitions(checkpoint: str, noted: Sequence[tuple[str, Sequence[Partition]]]) -> None:
+    """Check that a query that goes on from a checkpoint has no source for a partition that is not in it.
+
+    Args:
+        checkpoint: the query's checkpoint, which need not exist.
+        noted: what ``partitions_noted`` has yielded.
+
+    Raises:
+        DataLostError: partitions were added to a topic. Spark itself would only count the sources.
+    """
+    folder = Storage.at(checkpoint).child("offsets") if noted else None
+    batches = [int(name) for name in folder.names() if name.isdigit()] if folder is not None else []
+    if folder is None or not batches:
+        return
+    # The version of the file and what Spark knows of the micro-batch precede the sources.
+    lines = (folder.read(str(max(batches))) or b"").decode().splitlines()[2:]
+    sources = [json.loads(line) for line in lines if line.startswith("{")]
+    begun = {each for source in sources if isinstance(source.get("at"), dict) for each in offsets_of(source["at"])}
+    for what, partitions in noted:
+        known = [each for each in partitions if each in begun]
+        if known and len(known) < len(partitions):
+            raise _added(what, len(partitions), len(known))
+
+
 IDLE_TIMEOUT = "table.exec.source.idle-timeout"
 """Session setting: how long a partition must be without messages to be idle; 0 (the default) disables idleness."""
 MARK = "spark.watermarkDelayMs"
@@ -246,7 +367,7 @@ def read_with_watermark(
     *,
     column: str,
     delay: str,
-    computed: str | None = None,
+    computed: Computed | None = None,
     connector: Connector = Connector.KAFKA,
 ) -> DataFrame:
     """Return a streaming frame of a table's messages with the watermark of its slowest partition.
@@ -263,8 +384,7 @@ def read_with_watermark(
         options: the table's options.
         column: the event-time column.
         delay: how late a row may be relative to the newest row of its partition, such as ``2 seconds``.
-        computed: Spark's expression of ``column``, if it is not one of ``schema``. The session must have no idle
-            timeout then.
+        computed: Spark's expression of ``column``, if it is not one of ``schema``.
         connector: the table's connector.
 
     Returns:
@@ -292,15 +412,13 @@ def read_with_watermark(
             f"{table.options.what}: there is no partition to read yet, and a watermark is the least of those there are."
         )
         raise InvalidInputError(msg)
+    noted = _NOTED.get()
+    if noted is not None:
+        noted.append((table.options.what, partitions))
     idle_ms = OptionSpec(IDLE_TIMEOUT, duration_or_ms()).parse(spark.conf.get(IDLE_TIMEOUT, "0") or "0")
-    if computed is not None and idle_ms:
-        msg = (
-            f"watermark for '{column}', a computed column: {IDLE_TIMEOUT} must be 0, got {idle_ms} ms: the event time "
-            "of partitions is read before columns are computed. Declare it as a physical or metadata column."
-        )
-        raise InvalidInputError(msg)
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    marked = StructType([*columns.fields, StructField(IDLE, BooleanType())])
+    messages = [StructField(MESSAGES, ArrayType(_nullable(columns)))] if computed and idle_ms else []
+    marked = StructType([*columns.fields, StructField(IDLE, BooleanType()), *messages])
     frames = []
     for partition in partitions:
         watched = PartitionWatermarks(partition, "" if computed else column, idle_ms, zone, len(partitions))
@@ -323,10 +441,20 @@ def _marked(frame: DataFrame, column: str) -> DataFrame:
     return frame.withColumn(column, F.col(backquoted(column)).alias(column, metadata={MARK: 0}))
 
 
-def _with_watermark(frame: DataFrame, column: str, delay: str, computed: str | None) -> DataFrame:
+def _nullable(columns: StructType) -> StructType:
+    return StructType([StructField(field.name, field.dataType) for field in columns.fields])
+
+
+def _with_watermark(frame: DataFrame, column: str, delay: str, computed: Computed | None) -> DataFrame:
     """Return the rows of one partition with Spark's watermark, which heartbeats move while the partition is idle."""
     if computed is not None:
-        frame = frame.withColumn(column, F.expr(computed))
+        time = F.expr(computed.expression)
+        if MESSAGES in frame.columns:
+            # That of the slowest active partition; a time that moves nothing if none of them has one.
+            beat = f"array_min(transform({MESSAGES}, {MESSAGE} -> {computed.of_message}))"
+            lowest = F.lit("0001-01-01 00:00:00").cast(frame.select(time).schema[0].dataType)
+            time = F.when(F.col(IDLE), F.coalesce(F.expr(beat), lowest)).otherwise(time)
+        frame = frame.withColumn(column, time).drop(MESSAGES)
         _check_time(frame.schema[column])
     # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
     frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), frame.schema[column].dataType))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
@@ -18,7 +19,7 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
 from tablestore.connectors.option_names import STATE, Connector
-from tablestore.connectors.spark.partition_watermarks import read_with_watermark
+from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark
 from tablestore.sql.catalog.binding import (
     Columns,
     check_sink,
@@ -98,11 +99,15 @@ class ConnectorTable:
         watermark = self._made.watermark
         assert watermark is not None, "only a table with a watermark is read with it"
         computed = next((each for each in self._made.columns if each.name == watermark.column), None)
-        expression = to_spark(_parsed(computed.expression)) if isinstance(computed, ComputedColumn) else None
         changes = _CHANGES if self.connector is Connector.UPSERT or is_changelog(self._made) else ()
+        schema = StructType([*self.schema.fields, *changes])
+        expression = None
+        if isinstance(computed, ComputedColumn):
+            columns, tree = self._scope.spark.createDataFrame([], schema), _parsed(computed.expression)
+            expression = Computed(expression_in_spark(tree, columns), expression_in_spark(tree, columns, of=MESSAGE))
         frame = read_with_watermark(
             self._scope.spark,
-            StructType([*self.schema.fields, *changes]),
+            schema,
             self._options(),
             column=watermark.column,
             delay=f"{watermark.delay_ms} milliseconds",
@@ -175,8 +180,11 @@ def _parsed(text: str) -> exp.Expr:
     return expression
 
 
-def expression_in_spark(tree: exp.Expr, frame: DataFrame) -> str:
-    """Return an expression over the columns of a frame in Spark SQL."""
+def expression_in_spark(tree: exp.Expr, frame: DataFrame, *, of: str = "") -> str:
+    """Return an expression over the columns of a frame in Spark SQL; with ``of``, over fields of a struct of that name.
+
+    The struct has a field for each column of the frame.
+    """
 
     def type_of(expression: exp.Expr, _: exp.Select | None) -> DataType | None:
         try:
@@ -184,4 +192,13 @@ def expression_in_spark(tree: exp.Expr, frame: DataFrame) -> str:
         except (AnalysisException, ParseException):
             return None
 
-    return to_spark(with_flink_arithmetic(tree.copy(), type_of))
+    found = with_flink_arithmetic(tree.copy(), type_of)
+    return to_spark(found.transform(partial(_field_of, of)) if of else found)
+
+
+def _field_of(struct: str, node: exp.Expr) -> exp.Expr:
+    """Return a column as a field of a struct; other expressions as they are."""
+    if not isinstance(node, exp.Column):
+        return node
+    names = [exp.to_identifier(struct), *(part.copy() for part in node.parts)]
+    return exp.Dot.build(names)
