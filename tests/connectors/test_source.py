@@ -280,6 +280,19 @@ def test_partitions_that_bounded_offsets_do_not_list_are_not_read(lab: Lab, made
     assert ns(lab.read(topic, N, **bound, **group, properties__auto__offset__reset="earliest")) == [2, 21]
 
 
+@pytest.mark.parametrize("end", [2, 3])
+def test_messages_up_to_a_bound_that_are_deleted_give_nothing(lab: Lab, made: Topics, end: int) -> None:
+    """As Flink's KafkaTableITCase has it: the deleted messages are all there were, or the bound is before the first."""
+    topic = made()
+    lab.wire.send(topic, rows(1, 2, 3))
+    lab.wire.delete_records(topic, 3)
+    bound = {"scan__bounded__mode": "specific-offsets", "scan__bounded__specific_offsets": f"partition:0,offset:{end}"}
+    begin = {"scan__startup__mode": "specific-offsets", "scan__startup__specific_offsets": "partition:0,offset:1"}
+    for start in (begin, {"scan__startup__mode": "earliest-offset"}):
+        assert lab.read(topic, N, **bound, **start) == []
+        assert lab.stream(topic, N, **bound, **start).run() == []
+
+
 def test_g22_a_batch_read_ends_at_the_current_end(lab: Lab, made: Topics) -> None:
     """A batch read of a Kafka table reads to the end that is there when it is planned."""
     topic = made(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -167,9 +168,54 @@ def test_windows_count_distinct_values(catalog: Catalog, wire: Wire, topic: Call
             expected["some", end, str(len(users))] += 1
     found = seen(catalog, " UNION ALL ".join(texts)) + seen(catalog, some)
     assert found == expected, (found - expected, expected - found)
-    session = f"SELECT COUNT(DISTINCT u) FROM TABLE(SESSION({by_time} INTERVAL '5' SECOND)) {group}"
-    with pytest.raises(InvalidInputError, match="an aggregate of DISTINCT values in SESSION windows"):
-        catalog.sql(session)
+
+
+def test_session_windows_aggregate_distinct_values(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """A session that later rows join has each value once, and AVG has the type that it has without DISTINCT."""
+    dice = random.Random(7)
+    rows = [
+        {
+            "k": dice.choice("ab"),
+            "s": at(second),
+            "u": dice.choice(["x", "y", None]),
+            "n": dice.randrange(4),
+            "d": n / 4,
+        }
+        for n, second in enumerate(sorted(dice.randrange(300) for _ in range(80)))
+    ]
+    columns = "k STRING, s TIMESTAMP(3), u STRING, n INT, d DECIMAL(6, 2), WATERMARK FOR s AS s - INTERVAL '20' SECOND"
+    dice.shuffle(rows)
+    rows.sort(key=lambda row: row["s"][:-1])
+    stream(catalog, wire, topic(), "t", columns, [*rows, {"k": "end", "s": at(900)}], maxRowsPerTrigger="7")
+    outputs = (
+        "COUNT(DISTINCT u), COUNT(*), SUM(DISTINCT n), AVG(DISTINCT n), MIN(DISTINCT n), SUM(n), COUNT(DISTINCT u, n), "
+        "COUNT(DISTINCT n) FILTER (WHERE u = 'x'), SUM(DISTINCT n) FILTER (WHERE u = 'none'), SUM(DISTINCT d)"
+    )
+    query = (
+        f"SELECT k, window_start, {outputs} FROM TABLE(SESSION(TABLE t PARTITION BY k, DESCRIPTOR(s), "
+        "INTERVAL '5' SECOND)) GROUP BY k, window_start, window_end {}"
+    )
+    found = seen(catalog, query.format(""))
+    expected: Counter[tuple[Any, ...]] = Counter()
+    for key in "ab":
+        sessions: list[list[dict[str, Any]]] = []
+        for row in sorted((each for each in rows if each["k"] == key), key=lambda each: each["s"]):
+            moment = datetime.fromisoformat(row["s"])
+            if not sessions or moment - datetime.fromisoformat(sessions[-1][-1]["s"]) > timedelta(seconds=5):
+                sessions.append([])
+            sessions[-1].append(row)
+        for each in sessions:
+            users, numbers = {row["u"] for row in each} - {None}, {row["n"] for row in each}
+            of_x = {row["n"] for row in each if row["u"] == "x"}
+            pairs = {(row["u"], row["n"]) for row in each if row["u"] is not None}
+            counts = (
+                len(users), len(each), sum(numbers), sum(numbers) // len(numbers), min(numbers),
+                sum(row["n"] for row in each), len(pairs), len(of_x), None, f"{sum({row['d'] for row in each}):.2f}",
+            )  # fmt: skip
+            expected[key, each[0]["s"], *map(str, counts)] += 1
+    assert found == expected, (found - expected, expected - found)
+    some = seen(catalog, query.format("HAVING COUNT(DISTINCT u) > 1"))
+    assert some == Counter({row: times for row, times in expected.items() if int(row[2]) > 1})
 
 
 @pytest.mark.parametrize("kind", ["tumble", "hop", "session"])

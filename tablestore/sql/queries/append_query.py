@@ -24,6 +24,7 @@ from tablestore.sql.queries.distinct_aggregates import (
     MARK,
     ROWS,
     ExpandedQuery,
+    collect_distinct,
     counter,
     expand_distinct,
     groups_of,
@@ -138,14 +139,24 @@ def _windows(
     if not over_windows(said, part.alias, part.windows):
         return None
     said.set("distinct", None)
-    if has_distinct(said):
-        if part.windows.kind is WindowKind.SESSION:
-            why = "a row's window is known only when it ends; INSERT the rows INTO a table and group that"
-            refuse(said.expressions[0], "an aggregate of DISTINCT values in SESSION windows", why)
+    if has_distinct(said) and part.windows.kind is WindowKind.SESSION:
+        names = output_names(said)
+        collect_distinct(said, lambda each: _type_over(spark, each, said, frames))
+        frame = over(spark, said, frames).toDF(*names)
+    elif has_distinct(said):
         frame = _distinct_groups(spark, said, frames)
     else:
         frame = over(spark, said, frames)
     return replace(of_rows(frame, chained=chained, final=True), windows=ends)
+
+
+def _type_over(spark: SparkSession, node: exp.Expr, said: exp.Select, frames: dict[str, DataFrame]) -> str:
+    """Return the type of an aggregate of a query, as Spark writes it."""
+    probe = said.copy()
+    for clause in ("group", "having", "order", "limit", "distinct"):
+        probe.set(clause, None)
+    probe.set("expressions", [exp.alias_(node.copy(), "probe")])
+    return over(spark, probe, frames).schema[0].dataType.simpleString()
 
 
 def _distinct_groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:

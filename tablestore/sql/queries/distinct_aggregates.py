@@ -146,6 +146,66 @@ def expand_distinct(select: exp.Select) -> ExpandedQuery:
     return ExpandedQuery(inner, keys, tuple(plain.values()), tuple(distinct.values()), outer)
 
 
+def collect_distinct(select: exp.Select, type_of: Callable[[exp.Expr], str]) -> None:
+    """Rewrite the DISTINCT aggregates of a query over SESSION windows into functions of the set of their values.
+
+    The window of a row is known only when it ends, so rows cannot be deduplicated by it before they are aggregated.
+
+    Args:
+        select: the SELECT, which is changed in place.
+        type_of: returns the type of an aggregate, as Spark writes it.
+
+    Raises:
+        RefusedError: an aggregate is not supported.
+    """
+    for inside in list(select.find_all(exp.AggFunc)):
+        if not isinstance(inside.this, exp.Distinct):
+            continue
+        node = inside.parent if isinstance(inside.parent, exp.Filter) else inside
+        condition, _ = condition_of(node)
+        values = only_where(condition, inside.this.expressions)
+        _check_distinct(node, inside, values)
+        node.replace(_of_set(inside, values, type_of))
+
+
+def _of_set(inside: exp.Expr, values: list[exp.Expr], type_of: Callable[[exp.Expr], str]) -> exp.Expr:
+    """Return an aggregate of distinct values as a function of their set, which has no NULL."""
+    value = values[0]
+    if len(values) > 1:
+        there = exp.and_(*(each.copy().is_(exp.null()).not_() for each in values))
+        value = exp.Case().when(there, exp.Anonymous(this="STRUCT", expressions=values))
+    held = exp.Anonymous(this="COLLECT_SET", expressions=[value])
+    size = exp.Anonymous(this="SIZE", expressions=[held])
+    if isinstance(inside, exp.Count):
+        return exp.cast(size, "BIGINT")
+    plain = inside.copy()
+    plain.set("this", value.copy())
+    if isinstance(inside, exp.Min | exp.Max):
+        return plain
+    kind = exp.DataType.build(type_of(exp.Sum(this=value.copy())), dialect="spark")
+    added = exp.Lambda(
+        this=exp.cast(exp.Add(this=exp.column("_sum"), expression=exp.column("_value")), kind),
+        expressions=[exp.to_identifier("_sum"), exp.to_identifier("_value")],
+    )
+    zero = exp.cast(exp.Literal.number(0), kind)
+    total = exp.Anonymous(this="AGGREGATE", expressions=[held.copy(), zero, added])
+    # Without values, both are NULL.
+    count = exp.Anonymous(this="NULLIF", expressions=[size, exp.Literal.number(0)])
+    if isinstance(inside, exp.Avg):
+        average = exp.DataType.build(type_of(plain), dialect="spark")
+        return exp.cast(exp.Anonymous(this="TRY_DIVIDE", expressions=[total, count]), average)
+    return exp.Case().when(count.is_(exp.null()).not_(), total)
+
+
+def _check_distinct(node: exp.Expr, inside: exp.Expr, values: Sequence[exp.Expr]) -> None:
+    if not isinstance(inside, _SIMPLE) or (len(values) > 1 and not isinstance(inside, exp.Count)):
+        msg = (
+            f"{node.sql('spark')} is not supported in a continuous query: of distinct values COUNT, SUM and AVG are. "
+            f"{BATCH}."
+        )
+        raise RefusedError(node, msg)
+
+
 def _aggregate(
     node: exp.AggFunc | exp.Filter,
     plain: dict[exp.Expr, str],
@@ -167,12 +227,7 @@ def _aggregate(
 def _distinct(
     node: exp.Expr, inside: exp.Expr, values: list[exp.Expr], distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]]
 ) -> exp.Expr:
-    if not isinstance(inside, _SIMPLE) or (len(values) > 1 and not isinstance(inside, exp.Count)):
-        msg = (
-            f"{node.sql('spark')} is not supported in a continuous query: of distinct values COUNT, SUM and AVG are. "
-            f"{BATCH}."
-        )
-        raise RefusedError(node, msg)
+    _check_distinct(node, inside, values)
     names = distinct.setdefault(tuple(values), tuple(f"_value_{len(distinct)}_{n}" for n in range(len(values))))
     if isinstance(inside, exp.Count):
         return _count(counter(list(distinct).index(tuple(values))))
