@@ -17,7 +17,9 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from tablestore import TableStore, create_local, open_local
 from tablestore.context import TableContext
+from tablestore.sql import Catalog
 from tests.harness.local_writes import drain_raw
+from tests.harness.waiting import PATIENCE_SECONDS
 
 BUCKETS = 3
 SCHEMA = "room string, n long, note string"
@@ -162,3 +164,24 @@ def test_what_a_bucket_key_may_be(spark: SparkSession, tmp_path: Path) -> None:
         store.alter.rename_column("room", "hall")
     with pytest.raises(InvalidInputError, match="'bucket-key' cannot change"):
         store.alter.set_options({"bucket-key": "note"})
+
+
+def test_a_table_of_sql_with_an_eventual_log(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """As the tests of Paimon's Kafka log have it: append-only, with a bucket key, written and read as a stream."""
+    catalog = Catalog(spark, tmp_path / "warehouse")
+    catalog.sql(
+        "CREATE TABLE t (i INT, j INT) WITH ('log.system' = 'kafka', 'bucket' = '2', 'bucket-key' = 'i', "
+        f"'log.consistency' = 'eventual', 'kafka.bootstrap.servers' = '{kafka.bootstrap_servers}', "
+        f"'kafka.topic' = '{topic()}')"
+    )
+    catalog.sql("INSERT INTO t VALUES (1, 2), (3, 4), (5, 6)")
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    found: list[tuple[int, int]] = []
+    query = catalog.follow(
+        catalog.sql("SELECT * FROM t"), lambda batch, _: found.extend(tuple(row) for row in batch.collect())
+    )
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    assert sorted(found) == [(1, 2), (3, 4), (5, 6)]
+    assert "'bucket-key' = 'i'" in str(catalog.sql("SHOW CREATE TABLE t").rows)
