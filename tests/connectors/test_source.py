@@ -277,7 +277,10 @@ def test_partitions_that_bounded_offsets_do_not_list_are_not_read(lab: Lab, made
     assert stream.run() == []
     lab.wire.commit(f"g-{topic}", topic, 1)
     group = {"scan__startup__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
-    assert ns(lab.read(topic, N, **bound, **group, properties__auto__offset__reset="earliest")) == [2, 21]
+    group["properties__auto__offset__reset"] = "earliest"
+    assert ns(lab.read(topic, N, **bound, **group)) == [2, 21]
+    lab.wire.commit(f"g-{topic}", topic, 1, partition=1)
+    assert ns(lab.stream(topic, N, **bound, **group).run()) == [2, 21]
 
 
 @pytest.mark.parametrize("end", [2, 3])

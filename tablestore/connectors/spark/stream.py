@@ -81,9 +81,12 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._table.options
         if options.properties.group_id is None:
             logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
-        begin = self._plan.begin()
+        begin, until = self._plan.begin(), self._plan.until()
         self._committed = begin
-        found = _json(begin, self._plan.until(), self._plan.ids())
+        if until is not None:
+            # A read whose end is before its start reads nothing.
+            until = {each: max(end, begin.get(each, end)) for each, end in until.items()}
+        found = _json(begin, until, self._plan.ids())
         return found | {_UNKEPT: True} if options.start.mode in (StartupMode.LATEST, StartupMode.GROUP) else found
 
     def getDefaultReadLimit(self) -> ReadLimit:
