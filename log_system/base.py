@@ -297,6 +297,14 @@ class LogSystem(Protocol):
         """Return the offsets that each partition holds; empty for a log without records of its own."""
         ...
 
+    def publishing_marks(self) -> Sequence[int]:
+        """Return numbers that change while a publisher puts a snapshot into the log; empty if nothing tells.
+
+        Raises:
+            UnavailableError: the broker does not respond.
+        """
+        ...
+
     # Auditing
 
     def verify(

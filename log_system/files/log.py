@@ -139,6 +139,10 @@ class FilesLog:
         """Return no offsets: files have none."""
         return ()
 
+    def publishing_marks(self) -> Sequence[int]:
+        """Return nothing: a commit is all that makes a snapshot visible."""
+        return ()
+
     def verify(
         self, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
     ) -> Report:

@@ -114,6 +114,15 @@ class TransactionalLog(BoundLog):
         first, ends = earliest_offsets(client, topic), latest_offsets(client, topic, read_committed=True)
         return [PartitionOffsets(partition, first[partition], ends[partition]) for partition in sorted(ends)]
 
+    def publishing_marks(self) -> list[int]:
+        """Return the end of each partition, with records of open transactions.
+
+        Raises:
+            UnavailableError: the broker does not respond.
+        """
+        ends = latest_offsets(self.settings.client, self.settings.topic, read_committed=False)
+        return [ends[partition] for partition in sorted(ends)]
+
     def verify(
         self, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
     ) -> Report:
@@ -176,6 +185,10 @@ class EventualLog(TransactionalLog):
     def tail(self) -> KafkaTail:
         """Return the reader of uncommitted records."""
         return KafkaTail(self.settings, self.path)
+
+    def publishing_marks(self) -> list[int]:
+        """Return nothing: writers send records all the time."""
+        return []
 
     def _compare(self, progress: Progress | None, after: Compared | None, through: int | None) -> Report:
         """Compare the last record of each key with the newest snapshot, whatever ``through`` is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 
@@ -19,8 +19,12 @@ from tablestore.service.served_table import ServedTable
 from tablestore.service.verifier import TableVerifier, Throttle, VerifyState
 from tablestore.streaming.consumers import Consumers
 from tablestore.write.metrics import Observer
+from tablestore.write.publish import pending_on_error
 
 _SAMPLES_MAX = 2_000
+_DOUBLINGS_MAX = 2
+_ALIVE_SECONDS = 2.0
+"""A writer that publishes so soon after the watcher has published in its place was alive: none starts so fast."""
 _LOOK_SECONDS = 5.0
 """How often to read the consumers, and to check that the table is still the one that was opened."""
 
@@ -32,7 +36,7 @@ class Schedule:
     Attributes:
         poll: between looks at a table.
         grace: how long the log may stay behind without progress before the watcher publishes: a live writer's own
-            publishing takes less.
+            publishing takes less. It is doubled, up to four times as long, where a writer was slow but alive.
         maintain: between checks whether compaction or expiry is due.
         verify: between comparisons of new snapshots in log and table; None for never.
         verify_whole: between comparisons of the whole log with the table.
@@ -151,6 +155,9 @@ class TableWatcher:
         )
         self._table = ServedTable(path, given, observer)
         self._seen, self._behind_since = -1, 0.0
+        self._marks: Sequence[int] = ()
+        self._doublings = 0
+        self._caught_up, self._returned = 0.0, 0.0
         self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
 
@@ -209,9 +216,13 @@ class TableWatcher:
             table.check_same()
             self._look_at_consumers(table)
         self._measure(table)
-        if self._is_stuck():
-            handle.recover()
+        if self._is_stuck(table):
+            # Another one has taken the log over since. It was alive unless it first published long afterwards; one
+            # that did not was too slow for this watcher.
+            was_fenced, was_alive = handle.catch_up(), self._returned - self._caught_up < _ALIVE_SECONDS
+            self._doublings = min(self._doublings + 1, _DOUBLINGS_MAX) if was_fenced and was_alive else 0
             self._measure(handle.refresh())
+            self._caught_up = self._returned = time.monotonic()
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -229,6 +240,8 @@ class TableWatcher:
         _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
         merged = with_maintenance(files, max(merged, before_oldest), newest)
         lag, now = behind(files, published, newest), time.monotonic()
+        if published > self._seen and self._returned == self._caught_up:
+            self._returned = now
         if published != self._seen or published >= newest:
             self._seen, self._behind_since = published, now
         if lag.snapshots:
@@ -254,10 +267,18 @@ class TableWatcher:
             self._state, consumers={name: behind(files, after, newest) for name, after in found.items()}
         )
 
-    def _is_stuck(self) -> bool:
+    def _is_stuck(self, table: TableContext) -> bool:
         """Return whether the log is behind and nobody has published anything for the time of grace."""
-        is_behind = self._state.published < self._state.newest
-        return is_behind and time.monotonic() - self._behind_since >= self._schedule.grace
+        if self._state.published >= self._state.newest:
+            return False
+        # A large snapshot takes longer than the time of grace, and its records show that somebody publishes it.
+        before = self._marks
+        with pending_on_error(table.files, self._state.newest):
+            self._marks = table.log.publishing_marks()
+        now, grace = time.monotonic(), self._schedule.grace * (1 << self._doublings)
+        if self._marks != before:
+            self._behind_since = now
+        return now - self._behind_since >= grace
 
 
 def behind(files: TableFiles, after: int, newest: int) -> Behind:

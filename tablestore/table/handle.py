@@ -26,7 +26,7 @@ from tablestore.maintenance.expire_partitions import (
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.write.foreign_commits import adopt
-from tablestore.write.publish import recover
+from tablestore.write.publish import publish_through, recover
 from tablestore.write.writer import Writer
 
 
@@ -88,6 +88,22 @@ class TableHandle(ABC):
             self.renew()
             adopt(self.refresh(), skip_foreign)
             return self.writer.measured_publish(lambda turns: recover(self.refresh(), self.publisher, turns=turns))
+
+    def catch_up(self) -> bool:
+        """Publish every committed snapshot that the log lacks, in place of a writer that does not.
+
+        Returns:
+            Whether another publisher had taken the log over since this one published.
+        """
+        with self.lock:
+            self.renew()
+            adopt(self.refresh(), ())
+            table, publisher, fences = self.table, self.publisher, self.writer.fences
+            assert publisher is not None, "there is nothing to catch up with in a log without a publisher"
+            self.writer.measured_publish(
+                lambda turns: publish_through(table, publisher, table.files.latest(), own=True, turns=turns)
+            )
+            return self.writer.fences > fences
 
     def finish(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Run the maintenance that is due after a write, and return the write's snapshot.

@@ -38,6 +38,8 @@ PATIENCE_SECONDS_MAX = 60.0
 _WAIT_SECONDS_MIN = 0.1
 _WAIT_SECONDS_MAX = 10.0
 _DOUBLINGS_MAX = 6
+_ALONE_SNAPSHOTS = 2
+"""After so many snapshots that directly follow our own one before, no other writer is at work."""
 _LOOK_SECONDS = 0.005
 
 _FENCED_AGAIN = (
@@ -342,6 +344,12 @@ class TakeOverBackoff:
     take-over would slow both down. The waiting time adapts: it is about the duration of a take-over, doubled each time
     we are fenced and halved each time we publish. A fixed time would not do: on a busy machine, a take-over and a
     publish together may take longer, and publishers that wait less than that would fence each other forever.
+
+    An owner that writes nothing, such as the publisher service, publishes ours only after a while. So we do not wait
+    once our own snapshots have followed each other with nobody else's in between.
+
+    Attributes:
+        fences: how often we were fenced.
     """
 
     def __init__(
@@ -353,8 +361,10 @@ class TakeOverBackoff:
         """Start without any known competitor; ``count`` gets each ``fence`` and ``retry``."""
         self.clock = clock
         self.sleep = sleep
+        self.fences = 0
         self._count = count
         self._fenced = 0
+        self._wanted, self._alone = -1, 0
         self._cost = _WAIT_SECONDS_MIN
 
     @contextmanager
@@ -366,6 +376,7 @@ class TakeOverBackoff:
 
     def fenced(self) -> None:
         """Double the waiting time, because another publisher took the log over from us."""
+        self.fences += 1
         self._count("fence")
         self._fenced = min(self._fenced + 1, _DOUBLINGS_MAX)
 
@@ -384,6 +395,11 @@ class TakeOverBackoff:
         Returns:
             The newest snapshot in the index.
         """
+        if snapshot != self._wanted:
+            self._alone = self._alone + 1 if snapshot == self._wanted + 1 else 0
+            self._wanted = snapshot
+            if self._alone >= _ALONE_SNAPSHOTS:
+                self._fenced = 0
         seen, since = newest(index), self.clock()
         patience = self._cost * 2**self._fenced * random.uniform(0.5, 1.5) if self._fenced else 0.0
         patience = min(patience, _WAIT_SECONDS_MAX)

@@ -390,6 +390,11 @@ class Writer:
             self._publisher = self._reopen(self.refresh())
             self.measured_publish(lambda turns: recover(self._table, self._publisher, turns=turns))
 
+    @property
+    def fences(self) -> int:
+        """How often another publisher has taken the log over from this writer."""
+        return self._turns.fences
+
     def measured_publish(self, publish: Callable[[TakeOverBackoff], list[IndexEntry]]) -> list[IndexEntry]:
         """Publish with this writer's backoff, measure that, and return the entries of what was published."""
         with self.meter.measured("publish") as tell:

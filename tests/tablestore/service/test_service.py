@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.local_kafka.owned import LocalKafka
 from tablestore import create_local, open_local
@@ -114,6 +116,68 @@ def test_live_writers_are_left_alone(kafka: LocalKafka, table: TableContext, mon
         until(lambda: state_of(service).published == local.snapshots(1)[0].id)
     assert [name for name in taken if "watch" in name] == []
     assert len(taken) == 1
+    audit(Path(table.path), kafka.bootstrap_servers, topic_of(table), PARTITIONS)
+
+
+def test_a_writer_that_is_slow_is_fenced_a_few_times_only(
+    kafka: LocalKafka, table: TableContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service waits for longer where the writer whose log it took over turns out to be alive."""
+    taken: list[str] = []
+    take_over, publish = KafkaPublisher.take_over, KafkaPublisher.publish
+
+    def counted(publisher: KafkaPublisher, **given: Any) -> None:
+        taken.append(threading.current_thread().name)
+        take_over(publisher, **given)
+
+    def slow(publisher: KafkaPublisher, changes: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.8)
+        return publish(publisher, changes)
+
+    monkeypatch.setattr(KafkaPublisher, "take_over", counted)
+    monkeypatch.setattr(KafkaPublisher, "publish", slow)
+    with (
+        Service(lambda: [table.path], schedule=Schedule(poll=0.02, grace=0.3)) as service,
+        open_local(table.path) as local,
+    ):
+        for n in range(15):
+            local.write([{"id": n, "v": str(n)}])
+        assert 1 <= sum("watch" in name for name in taken) <= 6
+        # A crash is noticed as soon as before once that writer is gone.
+        write(Writer(TableContext.open(table.path), None), [(1, "left")])
+        until(lambda: state_of(service).published == TableContext.open(table.path).files.latest())
+    audit(Path(table.path), kafka.bootstrap_servers, topic_of(table), PARTITIONS)
+
+
+def test_a_large_snapshot_that_its_writer_publishes_is_left_to_it(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index does not move for longer than the service waits, but records show that somebody publishes."""
+    options = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 10}
+    table = make_table(tmp_path / "large", kafka.bootstrap_servers, topic(), **options)
+    taken: list[str] = []
+    take_over, send = KafkaPublisher.take_over, Sender.send
+
+    def counted(publisher: KafkaPublisher, **given: Any) -> None:
+        taken.append(threading.current_thread().name)
+        take_over(publisher, **given)
+
+    def slow(sender: Sender, *given: Any) -> int:
+        time.sleep(0.2)
+        return send(sender, *given)
+
+    monkeypatch.setattr(KafkaPublisher, "take_over", counted)
+    monkeypatch.setattr(Sender, "send", slow)
+    with (
+        Service(lambda: [table.path], schedule=Schedule(poll=0.02, grace=1.0)) as service,
+        open_local(table.path) as local,
+    ):
+        began = time.monotonic()
+        local.write([{"id": n, "v": str(n)} for n in range(100)])
+        assert time.monotonic() - began > 2
+        until(lambda: state_of(service).published == 1)
+    assert taken == ["MainThread"]
     audit(Path(table.path), kafka.bootstrap_servers, topic_of(table), PARTITIONS)
 
 

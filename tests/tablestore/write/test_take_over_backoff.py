@@ -92,6 +92,26 @@ def test_it_waits_as_long_as_the_log_moves_and_no_longer_than_needed(clock: Cloc
     assert clock.now < 1.3
 
 
+def test_an_owner_that_publishes_late_is_not_waited_for_again_and_again(clock: Clock, index: LogIndex) -> None:
+    """A publisher service publishes what others leave, half a second after their commits."""
+    turns, seen = TakeOverBackoff(clock, clock.sleep), 0
+    for _ in range(4):
+        turns.fenced()
+    waits = []
+    for snapshot in range(1, 8):
+        due = clock.now + 0.5
+
+        def publish_late(snapshot: int = snapshot, due: float = due) -> None:
+            nonlocal seen
+            if clock.now > due and seen < snapshot:
+                seen = snapshot
+                index.put(IndexEntry(snapshot, 0, "append", ()))
+
+        clock.tick = publish_late
+        waits.append(waited(turns, clock, index, snapshot))
+    assert [wait > 0 for wait in waits] == [True, True, False, False, False, False, False]
+
+
 @pytest.mark.crash
 def test_a_fenced_writer_is_published_by_the_owner_without_taking_the_log_over(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
