@@ -99,7 +99,7 @@ class SnapshotChanges:
         in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if entries is None else _files(entries)
         mixed = set()
         for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
-            bucket = _bucket(file, spec, is_foreign=is_foreign(found))
+            bucket = int(file.partition[BUCKET] or 0) if spec.has_key else bucket_in(file.path)
             if bucket is not None:
                 files.setdefault(bucket, []).append(file)
             elif spec.bucket_key:
@@ -145,8 +145,7 @@ class SnapshotChanges:
             CorruptedError: a file cannot be read.
         """
         for file in self.files.get(bucket, ()):
-            rows = self._rows(file, bucket) if skip else 0
-            if skip and skip >= rows:
+            if skip and skip >= (rows := self._rows(file, bucket)):
                 skip -= rows
                 continue
             for batch in self._read(file):
@@ -212,13 +211,6 @@ class SnapshotChanges:
             kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
         named = fit(batch, self.columns)
         return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
-
-
-def _bucket(file: DataFile, spec: TableSpec, *, is_foreign: bool) -> int | None:
-    """Return the bucket of a file; None if it is in none, or another writer has put it there."""
-    if spec.has_key:
-        return int(file.partition[BUCKET] or 0)
-    return None if is_foreign else bucket_in(file.path)
 
 
 def is_foreign(found: Commit) -> bool:

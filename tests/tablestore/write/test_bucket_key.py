@@ -185,3 +185,22 @@ def test_a_table_of_sql_with_an_eventual_log(
     assert query.awaitTermination(PATIENCE_SECONDS)
     assert sorted(found) == [(1, 2), (3, 4), (5, 6)]
     assert "'bucket-key' = 'i'" in str(catalog.sql("SHOW CREATE TABLE t").rows)
+
+
+def test_a_bucket_is_read_from_any_row_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So publishing goes on where it stopped, also within a file with rows of several buckets."""
+    monkeypatch.setattr("snapshot.store.changes._BATCH_ROWS", 7)
+    path = str(tmp_path / "t")
+    with create_local(path, SCHEMA, options={"bucket": BUCKETS, "bucket-key": "room"}) as table:
+        table.write(rows_of(0, 60))
+        write_deltalake(path, pa.Table.from_pylist(rows_of(60, 60)), mode="append")
+        files = TableContext.open(path).files
+        for changes in (files.changes(snapshot, BUCKETS) for snapshot in (1, 2)):
+            found = 0
+            for bucket in range(BUCKETS):
+                rows = [row for batch in changes.batches(bucket) for row in batch.to_pylist()]
+                assert len(rows) == changes.rows(bucket) > 7
+                for skip in range(len(rows) + 2):
+                    assert [row for each in changes.batches(bucket, skip) for row in each.to_pylist()] == rows[skip:]
+                found += len(rows)
+            assert found == 60
