@@ -17,10 +17,9 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import DataLostError, OutcomeUnknownError, UnavailableError
 from snapshot.records import CommitId
-from tablestore import PublishPendingError, TableStore
+from tablestore import PublishPendingError, TableStore, datasource
 from tablestore.context import TableContext
 from tablestore.datasource import TableStoreDataSource, TableWriter
-from tablestore.maintenance import expire_snapshots
 from tests.harness.faults import failing
 from tests.harness.local_writes import SCHEMA, make_table, recover_at
 from tests.harness.spark_tables import AVAILABLE, assert_log_is_table, frame, make, rows
@@ -115,7 +114,7 @@ def test_an_expiry_that_fails_after_the_write_is_a_warning(
 ) -> None:
     writer = writer_of(table)
     message = elsewhere(writer).write(iter([ROWS]))
-    with failing(expire_snapshots, "_expire_due", error):
+    with failing(datasource, "expire_if_due", error):
         elsewhere(writer).commit([message])
     assert "the write is done; expiring after it failed" in caplog.text
     assert table.newest_visible() == 1
