@@ -28,18 +28,23 @@ _MEMORY = "256MB"
 
 
 @dataclass(frozen=True)
-class Repairs:
-    """Compares the log with the newest snapshot, key by key, in DuckDB with bounded memory.
-
-    A comparison scans the bucket's files once, however few keys it looks up.
-    """
+class _LogAndTable:
+    """An eventual log and its table's files."""
 
     files: TableFiles
     log: KafkaLog
 
     def changes_from(self, snapshot: int) -> Sequence[ChangeSet]:
         """Return the changes of a snapshot and of every later committed one, in order."""
-        return _changes_from(self.files, snapshot, self.log.partitions)
+        return [self.files.changes(each, self.log.partitions) for each in range(snapshot, self.files.latest() + 1)]
+
+
+@dataclass(frozen=True)
+class Repairs(_LogAndTable):
+    """Compares the log with the newest snapshot, key by key, in DuckDB with bounded memory.
+
+    A comparison scans the bucket's files once, however few keys it looks up.
+    """
 
     def wrong(
         self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
@@ -103,19 +108,13 @@ class Repairs:
 
 
 @dataclass(frozen=True)
-class MissingChanges:
+class MissingChanges(_LogAndTable):
     """Finds changes of a table without a key that its log lacks, in DuckDB with bounded memory.
 
     The log may hold more than the table: nothing tells a row that was never committed, or was sent twice, from others.
     """
 
-    files: TableFiles
-    log: KafkaLog
     index: LogIndex
-
-    def changes_from(self, snapshot: int) -> Sequence[ChangeSet]:
-        """Return the changes of a snapshot and of every later committed one, in order."""
-        return _changes_from(self.files, snapshot, self.log.partitions)
 
     def wrong(
         self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
@@ -181,10 +180,6 @@ class MissingChanges:
             return True
         entry = self.index.get(snapshot)
         return entry is not None and entry.partitions[partition].start >= first
-
-
-def _changes_from(files: TableFiles, snapshot: int, partitions: int) -> Sequence[ChangeSet]:
-    return [files.changes(each, partitions) for each in range(snapshot, files.latest() + 1)]
 
 
 def _look_up(

@@ -157,7 +157,8 @@ class TableWatcher:
         self._seen, self._behind_since = -1, 0.0
         self._marks: Sequence[int] = ()
         self._doublings = 0
-        self._caught_up, self._returned = 0.0, 0.0
+        self._caught_up = 0.0
+        self._others_published: float | None = None
         self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
 
@@ -219,10 +220,11 @@ class TableWatcher:
         if self._is_stuck(table):
             # Another one has taken the log over since. It was alive unless it first published long afterwards; one
             # that did not was too slow for this watcher.
-            was_fenced, was_alive = handle.catch_up(), self._returned - self._caught_up < _ALIVE_SECONDS
-            self._doublings = min(self._doublings + 1, _DOUBLINGS_MAX) if was_fenced and was_alive else 0
+            returned = self._others_published
+            was_alive = handle.catch_up() and (returned is None or returned - self._caught_up < _ALIVE_SECONDS)
+            self._doublings = min(self._doublings + 1, _DOUBLINGS_MAX) if was_alive else 0
             self._measure(handle.refresh())
-            self._caught_up = self._returned = time.monotonic()
+            self._caught_up, self._others_published = time.monotonic(), None
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -240,8 +242,8 @@ class TableWatcher:
         _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
         merged = with_maintenance(files, max(merged, before_oldest), newest)
         lag, now = behind(files, published, newest), time.monotonic()
-        if published > self._seen and self._returned == self._caught_up:
-            self._returned = now
+        if published > self._seen and self._others_published is None:
+            self._others_published = now
         if published != self._seen or published >= newest:
             self._seen, self._behind_since = published, now
         if lag.snapshots:

@@ -123,8 +123,7 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
     if after is not None and not _holds(table, seen, after):
         return _compare(table, None, meter)
     # Step 2.
-    compare = _compare_keys if table.spec.has_key else _compare_changes
-    compare(table, log, seen, after, findings, meter)
+    _compare_partitions(table, log, seen, after, findings, meter)
     # Step 3.
     note_topic(seen.entries, seen.topic_id, findings)
     _check_index(seen, findings)
@@ -222,64 +221,29 @@ def _holds(table: BoundLog, seen: _Seen, after: Compared) -> bool:
     return all(seen.bounds[p][0] <= end <= seen.settled_end(p) for p, end in enumerate(after.ends))
 
 
-def _compare_keys(
+def _compare_partitions(
     table: BoundLog, log: KafkaLog, seen: _Seen, after: Compared | None, findings: Findings, meter: ScanProgress
 ) -> None:
-    """Compare the last records of all keys, or of those that were sent or changed since ``after``."""
-    source = table.source(log)
+    """Compare all that the partitions hold, or what was sent or changed since ``after``."""
+    source, has_key = table.source(log), table.spec.has_key
+    left_out, name = (
+        ("keys with no record after it", _name_keys) if has_key else ("snapshots that begin before it", _name_changes)
+    )
     starts = [low for low, _ in seen.bounds] if after is None else after.ends
-    first = seen.settled if after is None else after.snapshot
-    changed = [each for each in source.changes_from(first + 1) if each.snapshot.id <= seen.newest]
+    first, last = seen.settled if after is None else after.snapshot, seen.newest if has_key else seen.settled
+    changed = [each for each in source.changes_from(first + 1) if each.snapshot.id <= last]
     meter.total += sum(end - start for start, (_, end) in zip(starts, seen.bounds, strict=True))
     for partition, start in enumerate(starts):
-        end, whole = seen.bounds[partition][1], after is None and not seen.is_cut(partition)
-        if after is None and not whole:
+        end, is_cut = seen.bounds[partition][1], after is None and seen.is_cut(partition)
+        if is_cut:
             findings.note(
-                f"partition {partition}: retention has removed what was before offset {start}; keys with no "
-                "record after it are not compared."
+                f"partition {partition}: retention has removed what was before offset {start}; {left_out} are not "
+                "compared."
             )
-        waiting = 0
+        whole = after is None and not (has_key and is_cut)
         with _unreadable(findings, seen, partition):
-            for batch in source.differences(partition, start, end, changed, whole=whole, snapshot=seen.newest):
-                unsettled = pc.or_kleene(
-                    pc.greater(batch.column(CHANGED), seen.settled),
-                    pc.greater_equal(_offsets(batch), seen.settled_end(partition)),
-                )
-                unsettled = pc.fill_null(unsettled, False)
-                waiting += pc.sum(unsettled).as_py() or 0
-                _name_rows(batch.filter(pc.invert(unsettled)), table.spec, partition, findings)
-        if waiting:
-            findings.note(
-                f"partition {partition}: {counted(waiting, 'unsettled key')}, from writes under way or aborted ones; "
-                "the next write or recover() settles them."
-            )
-        meter(end - start)
-
-
-def _compare_changes(
-    table: BoundLog, log: KafkaLog, seen: _Seen, after: Compared | None, findings: Findings, meter: ScanProgress
-) -> None:
-    """Look for changes of the settled snapshots, or of those since ``after``, that the log does not hold as often."""
-    source = table.source(log)
-    starts = [low for low, _ in seen.bounds] if after is None else after.ends
-    since = [] if after is None else source.changes_from(after.snapshot + 1)
-    changed = [each for each in since if each.snapshot.id <= seen.settled]
-    meter.total += sum(end - start for start, (_, end) in zip(starts, seen.bounds, strict=True))
-    for partition, start in enumerate(starts):
-        end = seen.bounds[partition][1]
-        if after is None and seen.is_cut(partition):
-            findings.note(
-                f"partition {partition}: retention has removed what was before offset {start}; snapshots that begin "
-                "before it are not compared."
-            )
-        with _unreadable(findings, seen, partition):
-            for batch in source.differences(partition, start, end, changed, whole=after is None, snapshot=seen.settled):
-                kinds = batch.column(KIND)
-                for number in range(batch.num_rows):
-                    row = shown(batch.slice(number, 1).select(table.spec.arrow.names))
-                    kind = RowKind(kinds[number].as_py()).change_type
-                    text = f"the snapshots have the {kind} of {row} more often than the log."
-                    findings.add(DifferenceKind.MISSING, text, partition=partition)
+            found = source.differences(partition, start, end, changed, whole=whole, snapshot=last)
+            name(found, table.spec, seen, partition, findings)
         meter(end - start)
 
 
@@ -296,6 +260,41 @@ def _unreadable(findings: Findings, seen: _Seen, partition: int) -> Iterator[Non
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:
     return offset_of(batch.column(AT))
+
+
+def _name_keys(
+    found: Iterator[pa.RecordBatch], spec: TableSpec, seen: _Seen, partition: int, findings: Findings
+) -> None:
+    """Add the keys whose last record is wrong; note how many of them are not settled."""
+    waiting = 0
+    try:
+        for batch in found:
+            unsettled = pc.or_kleene(
+                pc.greater(batch.column(CHANGED), seen.settled),
+                pc.greater_equal(_offsets(batch), seen.settled_end(partition)),
+            )
+            unsettled = pc.fill_null(unsettled, False)
+            waiting += pc.sum(unsettled).as_py() or 0
+            _name_rows(batch.filter(pc.invert(unsettled)), spec, partition, findings)
+    finally:
+        if waiting:
+            findings.note(
+                f"partition {partition}: {counted(waiting, 'unsettled key')}, from writes under way or aborted ones; "
+                "the next write or recover() settles them."
+            )
+
+
+def _name_changes(
+    found: Iterator[pa.RecordBatch], spec: TableSpec, _: _Seen, partition: int, findings: Findings
+) -> None:
+    """Add the changes of a table without a key that the log does not hold as often as the snapshots."""
+    for batch in found:
+        kinds = batch.column(KIND)
+        for number in range(batch.num_rows):
+            row = shown(batch.slice(number, 1).select(spec.arrow.names))
+            kind = RowKind(kinds[number].as_py()).change_type
+            text = f"the snapshots have the {kind} of {row} more often than the log."
+            findings.add(DifferenceKind.MISSING, text, partition=partition)
 
 
 def _name_rows(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Findings) -> None:
