@@ -9,7 +9,6 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +25,20 @@ from log_system.report import DifferenceKind
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import InvalidInputError
 from tablestore import TableStore, open_local
-from tablestore.context import TableContext
 from tablestore.read.split_planner import snapshot_splits
-from tablestore.write.publish import recover
-from tablestore.write.writer import Writer
 from tests.crash.processes.append_writer import rows_in, run
+from tests.harness.eventual_story import PARTITIONS, EventualStory, stage
 from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import Row, drain_raw, make_table, publisher_of, rewriting, write
+from tests.harness.local_writes import Row, drain_raw, rewriting, write
 from tests.harness.spark_tables import delete_records
 from tests.harness.waiting import PATIENCE_SECONDS
 
-PARTITIONS = 2
 
-
-class Story:
-    """An eventual table without a key, and its writers."""
+class Story(EventualStory):
+    """An eventual table without a key, whose log lacks none of its changes."""
 
     def __init__(self, path: Path, servers: str, topic: str, **options: Any) -> None:
-        self.path, self.servers, self.topic = path, servers, topic
-        make_table(path, servers, topic, key=False, log__consistency="eventual", bucket=PARTITIONS, **options)
-        self.publishers: list[KafkaPublisher] = []
-
-    @property
-    def table(self) -> TableContext:
-        return TableContext.open(str(self.path))
-
-    def writer(self) -> Writer:
-        table = self.table
-        self.publishers.append(publisher_of(table))
-        return Writer(table, self.publishers[-1])
-
-    def recover(self) -> None:
-        table = self.table
-        self.publishers.append(publisher_of(table))
-        recover(table, self.publishers[-1])
+        super().__init__(path, servers, topic, key=False, **options)
 
     def rows(self, snapshot: int | None = None) -> Counter[Row]:
         """The rows of a snapshot, from files."""
@@ -77,7 +56,7 @@ class Story:
                     found.update(_changes(message.value()))
         return found
 
-    def assert_nothing_is_lost(self) -> None:
+    def assert_right(self) -> None:
         """A reader that begins with any snapshot gets the newest rows, and maybe others."""
         rows, table = self.rows(), self.table
         listed = table.index.snapshots()
@@ -107,17 +86,7 @@ def _changes(value: bytes) -> dict[Row, int]:
 def story(request: Any, kafka: Any, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Story]:
     made = Story(tmp_path / "t", kafka.bootstrap_servers, topic(), log__format=getattr(request, "param", "json"))
     yield made
-    for publisher in made.publishers:
-        publisher.discard()
-
-
-def stage(writer: Writer, rows: list[Row]) -> list[Any]:
-    """Stage rows without committing them: they are in the log."""
-    held: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Writer, "write_staged", lambda _, staged, *__, **___: held.extend(staged))
-        write(writer, list(rows))
-    return held
+    made.discard()
 
 
 BOTH = pytest.mark.parametrize("story", ["json", "arrow"], indirect=True)
@@ -130,7 +99,7 @@ def test_a_lone_writer_sends_each_row_once(story: Story) -> None:
         write(writer, [(n, f"{batch}") for n in range(5)])
     assert story.log() == story.rows()
     assert set(story.rows().values()) == {1}
-    story.assert_nothing_is_lost()
+    story.assert_right()
     ends = [entry.ends for s in range(5) if (entry := story.table.index.get(s)) is not None]
     assert all(story.log(end).total() == 5 * (4 - s) for s, end in enumerate(ends))
 
@@ -145,7 +114,7 @@ def test_rows_are_in_the_log_before_the_commit_and_stay_if_there_is_none(story: 
     write(story.writer(), [(2, "b")])
     assert story.rows() == {(2, "b"): 1}
     assert story.log() == {(1, "never"): 1, (2, "b"): 1}
-    story.assert_nothing_is_lost()
+    story.assert_right()
 
 
 def test_a_task_that_failed_half_way_repeats_its_rows(story: Story) -> None:
@@ -155,7 +124,7 @@ def test_a_task_that_failed_half_way_repeats_its_rows(story: Story) -> None:
     write(writer, [(1, "a")])
     assert story.rows() == {(1, "a"): 1}
     assert story.log() == {(1, "a"): 2}
-    story.assert_nothing_is_lost()
+    story.assert_right()
 
 
 def test_a_reader_that_begins_with_a_snapshot_gets_rows_sent_before_its_commit(story: Story) -> None:
@@ -165,7 +134,7 @@ def test_a_reader_that_begins_with_a_snapshot_gets_rows_sent_before_its_commit(s
     write(second, [(1, "b")])
     for staged in late:
         first.write_staged(staged)
-    story.assert_nothing_is_lost()
+    story.assert_right()
 
 
 def test_rows_that_two_writers_send_one_after_the_other_are_not_repeated(story: Story) -> None:
@@ -174,7 +143,7 @@ def test_rows_that_two_writers_send_one_after_the_other_are_not_repeated(story: 
     staged = [(second, stage(second, [(1, "b")])), (first, stage(first, [(2, "c")]))]
     for writer, files in staged:
         writer.write_staged(files)
-    story.assert_nothing_is_lost()
+    story.assert_right()
     assert story.log() == story.rows()
 
 
@@ -190,7 +159,7 @@ def test_a_writer_publishes_what_a_dead_one_has_committed_and_sent_nowhere(
             write(story.writer(), [(2, "b")])
     write(writer, [(3, "c")])
     assert story.rows() == {(1, "a"): 1, (2, "b"): 1, (3, "c"): 1}
-    story.assert_nothing_is_lost()
+    story.assert_right()
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -203,7 +172,7 @@ def test_a_crash_while_settling_is_finished_by_the_next(story: Story, step: tupl
         write(writer, [(3, "b")])
     story.recover()
     assert story.rows() == {(1, "a"): 1, (2, "a"): 1, (3, "b"): 1}
-    story.assert_nothing_is_lost()
+    story.assert_right()
 
 
 @pytest.mark.parametrize("story", ["arrow"], indirect=True)
@@ -227,33 +196,11 @@ def test_any_mix_of_writers_aborts_and_crashes_loses_nothing(
     dice = random.Random(seed)
     small = {"publish__transaction_rows_max": 2} if seed % 2 else {}
     story = Story(tmp_path / "t", kafka.bootstrap_servers, topic(), **small)
-    writers = [story.writer() for _ in range(2)]
-    held: list[tuple[Writer, list[Any]]] = []
-    for step in range(14):
-        rows: list[Any] = [(dice.randrange(6), f"{step}") for _ in range(dice.randint(1, 5))]
-        writer = dice.choice(writers)
-        action = dice.choice(["write", "write", "stage", "commit", "abort", "crash", "recover"])
-        if action == "write":
-            write(writer, rows)
-        elif action == "stage":
-            held.append((writer, stage(writer, rows)))
-        elif action == "commit" and held:
-            late, staged = held.pop(dice.randrange(len(held)))
-            late.write_staged(staged)
-        elif action == "abort" and held:
-            held.pop()
-        elif action == "crash":
-            owner, name = dice.choice([(EventualPublisher, "_repair"), (LogIndex, "put"), (DeltaLog, "commit")])
-            with failing(owner, name, after=dice.random() < 0.5), suppress(Crash):
-                write(writer, rows)
-            writers[writers.index(writer)] = story.writer()
-        elif action == "recover":
-            story.recover()
-            story.assert_nothing_is_lost()
-    story.recover()
-    story.assert_nothing_is_lost()
-    for publisher in story.publishers:
-        publisher.discard()
+
+    def rows(step: int) -> list[Row]:
+        return [(dice.randrange(6), f"{step}") for _ in range(dice.randint(1, 5))]
+
+    story.mix(dice, rows, ["write", "write", "stage", "commit", "abort", "crash", "recover"])
 
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -273,7 +220,7 @@ def test_a_writer_killed_at_any_point_loses_nothing(
         assert process.exitcode == code
     story.recover()
     assert story.rows() == {row: 1 for batch in range(4) for row in rows_in(batch)}
-    story.assert_nothing_is_lost()
+    story.assert_right()
     # Copies, and nothing else: each of these writes was repeated until it was committed.
     assert set(story.log()) == set(story.rows())
 
@@ -320,7 +267,7 @@ def test_a_topic_that_was_lost_is_filled_again(story: Story) -> None:
         table.log.repair()
     assert story.log() == story.rows()
     write(story.writer(), [(9, "b")])
-    story.assert_nothing_is_lost()
+    story.assert_right()
 
 
 def test_a_stream_gets_every_row_and_says_that_it_cannot_normalize(

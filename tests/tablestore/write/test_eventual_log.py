@@ -8,7 +8,6 @@ import multiprocessing
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from tablestore.reconcile import Repairs
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import run
+from tests.harness.eventual_story import EVENTUAL, PARTITIONS, EventualStory, stage
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import (
     Change,
@@ -42,27 +42,9 @@ from tests.harness.local_writes import (
 from tests.harness.spark_tables import delete_records
 from tests.harness.waiting import PATIENCE_SECONDS
 
-PARTITIONS = 2
-EVENTUAL = {"log__consistency": "eventual", "bucket": PARTITIONS}
 
-
-class Story:
-    """An eventual table and its writers."""
-
-    def __init__(self, path: Path, servers: str, topic: str, **options: Any) -> None:
-        self.path, self.servers, self.topic = path, servers, topic
-        self.table = make_table(path, servers, topic, **EVENTUAL, **options)
-        self.publishers: list[KafkaPublisher] = []
-
-    def writer(self) -> Writer:
-        table = TableContext.open(str(self.path))
-        self.publishers.append(publisher_of(table))
-        return Writer(table, self.publishers[-1])
-
-    def recover(self) -> None:
-        table = TableContext.open(str(self.path))
-        self.publishers.append(publisher_of(table))
-        recover(table, self.publishers[-1])
+class Story(EventualStory):
+    """An eventual table with a key, whose log converges to it."""
 
     def log(self) -> list[list[Change]]:
         return drain(self.servers, self.topic, PARTITIONS)
@@ -70,7 +52,7 @@ class Story:
     def records(self) -> int:
         return sum(map(len, self.log()))
 
-    def assert_converged(self) -> None:
+    def assert_right(self) -> None:
         """The fold of the log is the table, and each index entry's range follows the one before."""
         table = TableContext.open(str(self.path))
         assert fold(change for partition in self.log() for change in partition) == rows_of(table)
@@ -90,20 +72,7 @@ BOTH = pytest.mark.parametrize("story", ["json", "arrow"], indirect=True)
 def story(request: Any, kafka: Any, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Story]:
     made = Story(tmp_path / "t", kafka.bootstrap_servers, topic(), log__format=getattr(request, "param", "json"))
     yield made
-    for publisher in made.publishers:
-        publisher.discard()
-
-
-def stage(writer: Writer, changes: list[Change]) -> list[Any]:
-    """Stage a batch without committing it: its records are in the log."""
-    held: list[Any] = []
-    real = Writer.write_staged
-    Writer.write_staged = lambda _, staged, *__, **___: held.extend(staged)  # type: ignore[method-assign,assignment,return-value,misc]
-    try:
-        write(writer, changes)
-    finally:
-        Writer.write_staged = real  # type: ignore[method-assign]
-    return held
+    made.discard()
 
 
 def test_b50_records_are_in_the_log_before_the_commit(story: Story) -> None:
@@ -154,14 +123,14 @@ def test_a_lone_writer_sends_each_change_once_and_reads_nothing_back(story: Stor
         compact(TableContext.open(str(story.path)), run_here)
         write(writer, [(k, "c") for k in range(4)])
     assert story.records() == 24
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_the_index_says_where_a_snapshot_is(story: Story) -> None:
     writer = story.writer()
     for batch in range(3):
         write(writer, [(k, f"{batch}") for k in range(6)])
-    story.assert_converged()
+    story.assert_right()
     entry = story.table.index.get(2)
     assert entry is not None
     assert entry.rows == 6
@@ -184,12 +153,12 @@ def test_a_batch_aborted_for_good_is_undone(story: Story, mended_by: str) -> Non
         write(writer, [(k, "b") for k in range(6)])
     else:
         write(writer, [(99, "b")])
-    story.assert_converged()
+    story.assert_right()
     before = story.records()
     story.recover()
     assert story.records() == before, "a log that is right was repaired again"
     write(writer, [(7, "c")])
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_what_retention_has_removed_of_an_aborted_batch_is_repaired_with_the_rest(story: Story) -> None:
@@ -216,7 +185,7 @@ def test_a_driver_killed_in_a_batch_replays_it_with_other_rows(story: Story) -> 
         write(story.writer(), [(1, "first"), (3, "first")], name)
     write(story.writer(), [(2, "second"), (4, "second")], name)
     assert rows_of(story.table) == {1: "a", 2: "second", 4: "second"}
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_b51_a_task_that_failed_half_way_repeats_its_records(story: Story) -> None:
@@ -226,7 +195,7 @@ def test_b51_a_task_that_failed_half_way_repeats_its_records(story: Story) -> No
         write(writer, [(1, "a"), (2, "a")])
     write(writer, [(1, "a"), (2, "a")])
     assert story.records() > 2
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_records_in_another_order_than_their_commits_are_put_right(story: Story) -> None:
@@ -236,13 +205,13 @@ def test_records_in_another_order_than_their_commits_are_put_right(story: Story)
     write(second, [(1, "early"), (3, "early")])
     first.write_staged(late)
     assert rows_of(story.table) == {1: "late", 2: "late", 3: "early"}
-    story.assert_converged()
+    story.assert_right()
     # And the other way round: the records of the earlier commit come last.
     early = stage(first, [(1, "x"), (2, "x")])
     other = stage(second, [(1, "y"), (4, "y")])
     second.write_staged(other)
     first.write_staged(early)
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_several_snapshots_of_dead_writers_are_settled_at_once(story: Story) -> None:
@@ -251,7 +220,7 @@ def test_several_snapshots_of_dead_writers_are_settled_at_once(story: Story) -> 
         with failing(KafkaPublisher, "publish"), pytest.raises(Crash):
             write(Writer(story.table, publisher_of(story.table)), [(1, value), (2, value)])
     story.recover()
-    story.assert_converged()
+    story.assert_right()
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -264,7 +233,7 @@ def test_a_crash_while_settling_is_finished_by_the_next(story: Story, step: tupl
     with failing(*step, after=after), pytest.raises(Crash):
         write(writer, [(2, "b")])
     story.recover()
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_a_publisher_that_was_replaced_repairs_nothing(story: Story) -> None:
@@ -285,7 +254,7 @@ def test_a_publisher_that_was_replaced_repairs_nothing(story: Story) -> None:
         recover(story.table, stale)
     finally:
         type(stale._repairs).wrong = real  # type: ignore[method-assign]
-    story.assert_converged()
+    story.assert_right()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -295,36 +264,11 @@ def test_any_mix_of_writers_aborts_and_crashes_converges(
     dice = random.Random(seed)
     small = {"publish__transaction_rows_max": 2} if seed % 2 else {}
     story = Story(tmp_path / "t", kafka.bootstrap_servers, topic(), **small)
-    writers = [story.writer() for _ in range(2)]
-    held: list[tuple[Writer, list[Any]]] = []
-    for step in range(14):
-        changes = [(dice.randrange(6), None if dice.random() < 0.3 else f"{step}") for _ in range(dice.randint(1, 5))]
-        writer = dice.choice(writers)
-        action = dice.choice(["write", "write", "stage", "commit", "abort", "crash", "compact", "recover"])
-        if action == "write":
-            write(writer, changes)
-        elif action == "stage":
-            held.append((writer, stage(writer, changes)))
-        elif action == "commit" and held:
-            late, staged = held.pop(dice.randrange(len(held)))
-            late.write_staged(staged)
-        elif action == "abort" and held:
-            held.pop()
-        elif action == "crash":
-            owner, name = dice.choice([(EventualPublisher, "_repair"), (LogIndex, "put"), (DeltaLog, "commit")])
-            # A publisher that was replaced fails at its first call before it can crash there.
-            with failing(owner, name, after=dice.random() < 0.5), suppress(Crash):
-                write(writer, changes)
-            writers[writers.index(writer)] = story.writer()
-        elif action == "compact":
-            compact(TableContext.open(str(story.path)), run_here)
-        elif action == "recover":
-            story.recover()
-            story.assert_converged()
-    story.recover()
-    story.assert_converged()
-    for publisher in story.publishers:
-        publisher.discard()
+
+    def changes(step: int) -> list[Change]:
+        return [(dice.randrange(6), None if dice.random() < 0.3 else f"{step}") for _ in range(dice.randint(1, 5))]
+
+    story.mix(dice, changes, ["write", "write", "stage", "commit", "abort", "crash", "compact", "recover"])
 
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -343,7 +287,7 @@ def test_a_writer_killed_at_any_point_leaves_a_log_that_converges(
         process.join(PATIENCE_SECONDS)
         assert process.exitcode == code
     story.recover()
-    story.assert_converged()
+    story.assert_right()
 
 
 def test_b53_creating_one_warns_of_the_cost(
