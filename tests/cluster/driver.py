@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -47,7 +48,10 @@ class Driver:
     def __init__(self, url: str, make: Make | None = None, **config: str) -> None:
         """Start the process."""
         context = multiprocessing.get_context("spawn")
-        given = (make or of_the_store, url, SMALL | {f"spark.{k.replace('__', '.')}": v for k, v in config.items()})
+        # A killed JVM leaves its folders behind, with the packages for executors in them.
+        self._folder = tempfile.TemporaryDirectory(prefix="tablestore-driver-", ignore_cleanup_errors=True)
+        settings = SMALL | {f"spark.{name.replace('__', '.')}": value for name, value in config.items()}
+        given = (self._folder.name, make or of_the_store, url, settings)
         self._pool = ProcessPoolExecutor(1, context, _begin, given)
         self.processes: tuple[int, int] = self.run(_processes)
 
@@ -77,6 +81,7 @@ class Driver:
             self.run(_stop)
         self._pool.shutdown()
         self.kill()
+        self._folder.cleanup()
 
 
 def of_the_store(url: str, config: Mapping[str, str]) -> SparkSession:
@@ -84,7 +89,9 @@ def of_the_store(url: str, config: Mapping[str, str]) -> SparkSession:
     return session("cluster-test", master=url, config=dict(config))
 
 
-def _begin(make: Make, url: str, config: Mapping[str, str]) -> None:
+def _begin(folder: str, make: Make, url: str, config: Mapping[str, str]) -> None:
+    os.environ["SPARK_LOCAL_DIRS"] = folder
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={folder}"
     _open["spark"] = make(url, config)
 
 

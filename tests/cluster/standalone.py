@@ -36,6 +36,9 @@ LOOK_SECONDS = 0.05
 SYSTEM_PATH = "/usr/bin:/bin"
 _MEMORY = "1g"
 _REGISTERED = "Registering worker"
+_CLEANUP_SECONDS = 5
+_CLEANUP = {"enabled": "true", "interval": _CLEANUP_SECONDS, "appDataTtl": _CLEANUP_SECONDS}
+"""Workers remove what ended applications have left: each executor unpacks half a gigabyte of packages."""
 JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options(sharing(spark_archive(find_java())))}"
 """The classes of daemons and executors come from the archive of ``tablestore prepare``, if it has been run."""
 
@@ -93,6 +96,7 @@ class StandaloneCluster(Started):
     def start_worker(self, number: int) -> None:
         """Start a worker; a second one of the same number takes the place of one that was killed."""
         folder = self.root / f"worker-{number}"
+        shutil.rmtree(folder / "local", ignore_errors=True)
         if not (folder / "venv").exists():
             venv.create(folder / "venv", symlinks=True, with_pip=False)
         work = str(folder / "work")
@@ -157,6 +161,7 @@ class StandaloneCluster(Started):
             "SPARK_NO_DAEMONIZE": "true",
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_DAEMON_JAVA_OPTS": f"{JAVA} -Djava.io.tmpdir={folders['tmp']}",
+            "SPARK_WORKER_OPTS": " ".join(f"-Dspark.worker.cleanup.{name}={value}" for name, value in _CLEANUP.items()),
             "LANG": "C.UTF-8",
         }
         java = shutil.which("java")

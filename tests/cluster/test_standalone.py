@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -48,9 +49,11 @@ LOOK_SECONDS = 0.01
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """Yield a running cluster; nothing of it may be left when it has stopped."""
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as running:
+    root = tmp_path_factory.mktemp("cluster")
+    with StandaloneCluster(root) as running:
         yield running
     assert running.leftovers() == []
+    shutil.rmtree(root)
 
 
 @pytest.fixture(scope="module")
