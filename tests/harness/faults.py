@@ -46,25 +46,29 @@ def failing(
 
 
 @contextmanager
-def preceded(owner: Any, name: str, act: Callable[[], object]) -> Iterator[None]:
-    """Do something just before the first call of a real method, as another process may at that very moment.
+def preceded(owner: Any, name: str, act: Callable[[], object], *, at: int = 1) -> Iterator[Callable[[], bool]]:
+    """Do something just before a call of a real method, as another process may at that very moment.
 
     Args:
         owner: the class, or the module, that has it.
         name: its name.
         act: what happens before the call; calls that it makes itself are not preceded.
+        at: before which call, counted from 1.
+
+    Yields:
+        A function that tells whether it has happened.
     """
-    kept, real, done = vars(owner)[name], getattr(owner, name), False
+    kept, real, calls = vars(owner)[name], getattr(owner, name), 0
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        nonlocal done
-        if not done:
-            done = True
+        nonlocal calls
+        calls += 1
+        if calls == at:
             act()
         return real(*args, **kwargs)
 
     setattr(owner, name, guarded)
     try:
-        yield
+        yield lambda: calls >= at
     finally:
         setattr(owner, name, kept)

@@ -83,10 +83,13 @@ def repair_transactional(
 
     1. Take the log over: no other writer publishes from here on. Abort what brokers that lost the end of a transaction
        left open. After a crash here or in any later step, the next repair or writer takes the log over.
-    2. Set the register to what the log holds, in a transaction. If the log holds another history of the table (the
-       table was restored from an older copy), leave it unchanged.
-    3. Rewrite index entries that are missing or wrong; remove those of snapshots lost at the end of the log.
-    4. Recover: publish what the log lacks at its end.
+    2. Remove the index entries of snapshots lost at the end of the log, the newest first: an entry must not follow a
+       gap that the next writer fills. If the log holds another history of the table (the table was restored from an
+       older copy), leave index and register unchanged.
+    3. Set the register to what the log holds, in a transaction. As long as it claims what is lost, writers raise an
+       error; from then on they publish what follows the last entry of the index.
+    4. Rewrite index entries that are missing or wrong.
+    5. Recover: publish what the log lacks at its end.
 
     Args:
         table: the log and its table.
@@ -106,10 +109,15 @@ def repair_transactional(
     if len(seen.maps) != table.settings.partitions or _is_other_history(seen):
         return Mended(())
     # Step 2.
-    actions = _restore_register(table, publisher, seen)
+    through = _whole_through(seen)
+    beyond = [s for s in seen.entries if s > through]
+    table.index.delete(sorted(beyond, reverse=True))
+    actions = [f"removed the index entry of snapshot {s}, which the log does not hold" for s in sorted(beyond)]
     # Step 3.
-    actions += _rebuild_index(table, seen, broken)
+    actions += _restore_register(table, publisher, seen)
     # Step 4.
+    actions += _rebuild_index(table, seen, through, broken)
+    # Step 5.
     try:
         done = recover()
     except (DataLostError, CorruptedError, FileNotFoundError) as error:
@@ -148,14 +156,9 @@ def _from_index(seen: Inspection, partition: int) -> RegisterPosition:
     return RegisterPosition(last, 0, 0, done=True, end=end, commit=seen.entries[last].commit if last else "")
 
 
-def _rebuild_index(table: BoundLog, seen: Inspection, broken: Sequence[int]) -> list[str]:
+def _rebuild_index(table: BoundLog, seen: Inspection, through: int, broken: Sequence[int]) -> list[str]:
     """Rebuild the index from the log, up to the last snapshot before those missing at its end; return what was done."""
     actions: list[str] = []
-    through = _whole_through(seen)
-    beyond = [s for s in seen.entries if s > through]
-    # The newest first: if this is interrupted, an entry must not follow a gap that the next writer fills.
-    table.index.delete(sorted(beyond, reverse=True))
-    actions += [f"removed the index entry of snapshot {s}, which the log does not hold" for s in sorted(beyond)]
     first = _first_entry(seen, through)
     if 0 not in seen.entries and first == 1:
         start = tuple(OffsetRange(found.start, found.start, 0, 0) for found in seen.maps)

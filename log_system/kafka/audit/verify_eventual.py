@@ -186,7 +186,7 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
     # Step 4.
     kept = {s: entry for s, entry in seen.entries.items() if s not in beyond}
     ends = [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
-    return Mended((*actions, *_rebuild(table, kept, ends, seen.topic_id)))
+    return Mended((*actions, *_rebuild(table, kept, ends, seen)))
 
 
 def _look(table: BoundLog, log: KafkaLog, *, first: int = 0, whole: bool = False) -> _Seen:
@@ -368,14 +368,14 @@ def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
     return max(listed, 0 if held is None else held.end)
 
 
-def _rebuild(table: BoundLog, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str) -> list[str]:
-    """Write missing index entries, and return what was done.
+def _rebuild(table: BoundLog, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], seen: _Seen) -> list[str]:
+    """Write missing index entries up to the snapshot that was settled, and return what was done.
 
     In a run of missing entries, the last one gets the whole range of offsets, as when snapshots are settled together.
     """
     actions: list[str] = []
-    partitions = len(ends)
-    newest = table.files.latest()
+    # What others have committed since is not settled: their records may have been undone as those of a failed write.
+    partitions, newest = len(ends), seen.newest
     for snapshot in range(min(kept, default=newest), newest + 1):
         if snapshot in kept:
             continue
@@ -393,7 +393,7 @@ def _rebuild(table: BoundLog, kept: dict[int, IndexEntry], ends: Sequence[tuple[
             stops = [each.start for each in following.partitions]
         ranges = [OffsetRange(starts[p], stops[p], stops[p] - starts[p], changes.rows(p)) for p in range(partitions)]
         found = changes.snapshot
-        ids = {"table": table.spec.table_id, "commit": found.fingerprint, "topic": topic}
+        ids = {"table": table.spec.table_id, "commit": found.fingerprint, "topic": seen.topic_id}
         entry = IndexEntry(snapshot, found.timestamp_ms, found.operation, tuple(ranges), **ids)
         table.index.put(entry)
         kept[snapshot] = entry

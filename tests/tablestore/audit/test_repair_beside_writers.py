@@ -1,0 +1,172 @@
+"""Repair beside others at work, and repairs that die: nothing is lost, doubled or early, whatever comes when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from log_system.index import LogIndex, OffsetRange
+from log_system.kafka.audit import repair as repair_module
+from log_system.kafka.audit import verify_eventual
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.register import RegisterPosition
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.delta.log import DeltaLog
+from snapshot.errors import FencedError, TableStoreError, UnavailableError
+from tablestore.write import writer as writer_module
+from tests.harness.damage import PARTITIONS, Damaged
+from tests.harness.faults import Crash, failing, preceded
+from tests.harness.local_writes import drain, fold, publisher_of, rows_of
+from tests.harness.table_audit import assert_index_is_true, audit
+
+
+def lose_index(table: Damaged) -> None:
+    for snapshot in (2, 3):
+        table.entry_file(snapshot).unlink()
+
+
+def lose_register(table: Damaged) -> None:
+    table.forget_group()
+    table.entry_file(4).unlink()
+
+
+def lose_end(table: Damaged) -> None:
+    """Let index and register be as if the broker had lost two snapshots, and the log had grown since."""
+    last = table.entry(4)
+    entries = []
+    for snapshot in (5, 6):
+        table.write(snapshot, publish=False)
+        made = table.open().files.snapshot(snapshot)
+        ranges = tuple(OffsetRange(r.end, r.end + 6, 5, 5) for r in last.partitions)
+        last = replace(last, snapshot=snapshot, kind=made.operation, partitions=ranges, commit=made.fingerprint)
+        entries.append(replace(last, timestamp_ms=made.timestamp_ms))
+    publisher = publisher_of(table.open())
+    publisher.restore(
+        {p: RegisterPosition(6, 5, 5, done=True, end=end, commit=last.commit) for p, end in enumerate(last.ends)}
+    )
+    publisher.discard()
+    for entry in entries:
+        table.open().index.put(entry)
+    producer = Producer({"bootstrap.servers": table.servers, "transactional.id": f"stranger-{table.topic}"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for n in range(60):
+        producer.produce(table.topic, b"{}", b"{}", n % PARTITIONS)
+    producer.flush(20)
+    producer.abort_transaction()
+
+
+def lose_topic(table: Damaged) -> None:
+    table.recreate_topic()
+
+
+Point = tuple[Any, str, int]
+POINTS: list[Point] = [
+    (KafkaPublisher, "abort_hanging", 1),
+    (repair_module, "inspect_log", 1),
+    (LogIndex, "delete", 1),
+    (LogIndex, "delete", 2),
+    (KafkaPublisher, "restore", 1),
+    (LogIndex, "put", 1),
+    (KafkaPublisher, "take_over", 2),
+    (KafkaPublisher, "publish", 2),
+]
+"""Steps of a repair: who has the method, its name, and the number of the call."""
+DAMAGES = {lose_end: POINTS, lose_register: POINTS[4:6], lose_index: POINTS[5:6], lose_topic: POINTS[4:6]}
+STEPS = [
+    pytest.param(damage, point, id=f"{damage.__name__}-{point[1]}-{point[2]}")
+    for damage, points in DAMAGES.items()
+    for point in points
+]
+
+
+@pytest.fixture
+def table(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Damaged:
+    return Damaged(kafka.bootstrap_servers, topic(), tmp_path / "t")
+
+
+def finish(table: Damaged) -> None:
+    """Repair until it is done, and write: nothing is lost, doubled, early or out of order."""
+    for _ in range(3):
+        with suppress(FencedError, UnavailableError):
+            done = table.repair()
+            break
+    assert done.ok, str(done)
+    table.write(9)
+    report = table.verify()
+    assert report.ok, str(report)
+    assert not report.pending
+    audit(table.path, table.servers, table.topic, PARTITIONS)
+    assert_index_is_true(table.path, PARTITIONS)
+
+
+@pytest.mark.parametrize("other", [lambda table: table.write(7), Damaged.repair], ids=["write", "repair"])
+@pytest.mark.parametrize(("damage", "point"), STEPS)
+def test_others_write_or_repair_at_any_step(
+    table: Damaged, damage: Callable[[Damaged], None], point: Point, other: Callable[[Damaged], object]
+) -> None:
+    damage(table)
+
+    def act() -> None:
+        with suppress(TableStoreError):
+            other(table)
+
+    owner, name, at = point
+    with suppress(FencedError, UnavailableError), preceded(owner, name, act, at=at):
+        table.repair()
+    finish(table)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("damage", "point"), STEPS)
+def test_a_repair_that_dies_at_any_step_lets_nobody_publish_behind_what_is_lost(
+    table: Damaged, damage: Callable[[Damaged], None], point: Point, *, after: bool
+) -> None:
+    damage(table)
+    owner, name, at = point
+    # Not each damage has something to do in each step.
+    with suppress(Crash), failing(owner, name, after=after, hits=range(at, at + 1)):
+        table.repair()
+    with suppress(TableStoreError):
+        table.write(7)
+    finish(table)
+
+
+def test_a_repair_of_an_eventual_log_does_not_list_what_was_committed_since(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """The repair undoes the records of a write that is under way, as those of a failed one; then the write commits."""
+    table = Damaged(kafka.bootstrap_servers, topic(), tmp_path / "t", log__consistency="eventual")
+    settled, committed = Event(), Event()
+
+    def rebuild() -> None:
+        settled.set()
+        assert committed.wait(60)
+
+    def repair() -> None:
+        with preceded(verify_eventual, "_rebuild", rebuild):
+            table.repair()
+
+    thread = Thread(target=repair)
+
+    def start() -> None:
+        thread.start()
+        assert settled.wait(60)
+
+    def end() -> None:
+        committed.set()
+        thread.join(60)
+
+    with preceded(DeltaLog, "commit", start), preceded(writer_module, "publish_through", end):
+        table.write(7)
+    report = table.verify()
+    assert report.ok, str(report)
+    log = drain(table.servers, table.topic, PARTITIONS)
+    assert fold(change for partition in log for change in partition) == rows_of(table.open())
