@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from log_system.index import IndexEntry
 from log_system.report import Compared, Progress, RepairReport, Report
-from snapshot.records import ChangeSet, LogSinkFactory, RowCheck, SentRange, Snapshot, Split
+from snapshot.records import ChangeSet, LogEnd, LogSinkFactory, RowCheck, SentRange, Snapshot, Split
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
@@ -154,20 +154,20 @@ class LogTail(Protocol):
         """Return the first offset of each partition."""
         ...
 
-    def ends(self) -> list[int]:
-        """Return the end offset of each partition."""
+    def ends(self) -> list[LogEnd]:
+        """Return the end of each partition."""
         ...
 
     def generation(self) -> str:
         """Return an id that changes if the log is deleted and created again."""
         ...
 
-    def check(self, generation: str, /, reached: Sequence[int] = ()) -> None:
+    def check(self, generation: str, /, reached: Sequence[LogEnd] = ()) -> None:
         """Check that the log still is the one of an earlier ``generation``; an empty one is not checked.
 
         Args:
             generation: what ``generation`` returned earlier.
-            reached: offsets up to which the partitions were there.
+            reached: up to where each partition was there.
 
         Raises:
             DataLostError: the log was deleted and created again, or has lost its end.

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -119,6 +119,19 @@ def _no_batch(batch: object) -> InvalidInputError:
         f"batch: expected a pair (name, number) of a non-empty text (not {OLDEST!r}, which is reserved) and a "
         f"whole number from 0 to 2**63 - 1, such as ('job', 7); got {batch!r:.200}. Nothing was written."
     )
+
+
+class LogEnd(NamedTuple):
+    """Where a partition of a log ended.
+
+    Attributes:
+        offset: the offset after the last record.
+        epoch: the partition's leader epoch at that time, which tells whether the log has lost that end since and grown
+            again; -1 if unknown.
+    """
+
+    offset: int
+    epoch: int = -1
 
 
 @dataclass(frozen=True)

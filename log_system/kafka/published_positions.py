@@ -4,6 +4,9 @@
    an idle group (``offsets.retention.minutes``, 7 days).
 2. The headers of the partition's last records, read from where the log index ends, hold the same information.
 3. If retention has removed those records too, the log index decides: every snapshot that it lists is published.
+
+A broker that loses the end of the group's offsets, but not that of the log, sets the register back. The headers of the
+records that follow then say how far each partition is published (``caught_up``).
 """
 
 from __future__ import annotations
@@ -156,6 +159,41 @@ def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPositio
     consumer.unassign()
 
 
+def caught_up(log: KafkaLog, position: RegisterPosition, partition: int, end: int) -> RegisterPosition:
+    """Return a partition's position according to its records if these go on after the register's position.
+
+    The broker has then lost the register's last moves, though they were part of the transactions with the records. Only
+    a transaction's marker follows the register's position, unless others have written, or transactions were aborted.
+
+    Args:
+        log: the log.
+        position: the register's position.
+        partition: the partition.
+        end: the end of the partition, with what is in open transactions.
+
+    Raises:
+        UnavailableError: the broker does not respond.
+    """
+    if end <= position.end + 1:
+        return position
+    # What open transactions of other producers hide is not the table's: its own have ended.
+    stable = latest_offsets(log.client, log.topic, read_committed=True)[partition]
+    later = last_position(log, partition, position.end, stable)
+    if later is None:
+        return position
+    logger.warning(
+        "topic %r, partition %d: the register says that snapshot %d ends at offset %d, and snapshot %d follows, up to "
+        "offset %d: the broker has lost the register's end. The log counts.",
+        log.topic,
+        partition,
+        position.snapshot,
+        position.end,
+        later.snapshot,
+        later.end,
+    )
+    return later
+
+
 def is_another(known: str, found: str) -> bool:
     """Return whether two Kafka topic ids identify different topics; an empty (unknown) id matches any."""
     return bool(known and found) and known != found
@@ -238,10 +276,10 @@ def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> l
     return group_offsets(f"read the register of topic {log.topic!r}", log.client, consumer, asked)
 
 
-def last_position(log: KafkaLog, partition: int, start: int) -> RegisterPosition | None:
-    """Return the last position carried by a record at or after ``start``; None if no record there carries one."""
+def last_position(log: KafkaLog, partition: int, start: int, end: int | None = None) -> RegisterPosition | None:
+    """Return the last position carried by a record from ``start`` to ``end``; None if no record there carries one."""
     found: RegisterPosition | None = None
-    for position in _positions(log, partition, start):
+    for position in _positions(log, partition, start, end):
         found = position
     return found
 
@@ -293,9 +331,9 @@ def committed_records(
         yield from read_records(log.client, f"{log.group}-scan", part, wanted, remedy=_REMEDY, batch=batch)
 
 
-def _positions(log: KafkaLog, partition: int, start: int) -> Iterator[RegisterPosition]:
-    """Yield the positions that committed records carry, from an offset to the end of the partition."""
-    for records in committed_records(log, partition, start):
+def _positions(log: KafkaLog, partition: int, start: int, end: int | None = None) -> Iterator[RegisterPosition]:
+    """Yield the positions that committed records carry, from an offset to another or to the end of the partition."""
+    for records in committed_records(log, partition, start, end):
         for message in records.messages:
             position = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
             if position is not None:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from snapshot.errors import DataLostError, InvalidInputError
-from snapshot.records import Split
+from snapshot.records import LogEnd, Split
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.spark_splits import ReadSplit
@@ -74,8 +74,9 @@ def check_uncommitted(options: ReadOptions) -> None:
 class EventualStream(SnapshotStream):
     """Reads an eventual log up to its end.
 
-    An offset holds the table's id, the topic's id, ``offsets`` (the Kafka offset in each partition) and ``snapshot``,
-    which is ``BEFORE_FULL`` until the initial rows have been read.
+    An offset holds the table's id, the topic's id, ``offsets`` (the Kafka offset in each partition), ``epochs`` (each
+    partition's leader epoch when it reached there; -1 or none at all: unknown) and ``snapshot``, which is
+    ``BEFORE_FULL`` until the initial rows have been read.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -87,8 +88,9 @@ class EventualStream(SnapshotStream):
         super().__init__(options, schema)
         check_uncommitted(options)
         self._tail = self._table.log.tail()
-        self._ends: list[int] | None = None
-        self._looked: tuple[list[int], float] = ([], float("-inf"))
+        self._ends: list[LogEnd] | None = None
+        self._looked: tuple[list[LogEnd], float] = ([], float("-inf"))
+        self._kept: tuple[list[LogEnd], list[int]] = ([], [])
 
     def initialOffset(self) -> Offset:
         """Return the offset at which a new query starts."""
@@ -96,7 +98,8 @@ class EventualStream(SnapshotStream):
         if mode is ScanMode.FULL:
             return self._at(BEFORE_FULL, [], "")
         if mode is ScanMode.LATEST:
-            return self._at(0, self._tail.ends(), self._tail.generation())
+            ends = self._tail.ends()
+            return self._at(0, _offsets(ends), self._tail.generation()) | {"epochs": [each.epoch for each in ends]}
         if mode is ScanMode.EARLIEST:
             return self._at(0, self._tail.starts(), self._tail.generation())
         return self._at(0, *self._ends_of(self._begin()))
@@ -122,20 +125,28 @@ class EventualStream(SnapshotStream):
             newest = self._table.newest_visible() if self._target is None else self._target
             return self._at(newest, *self._ends_of(newest))
         ends = self._ends or self._look()
-        begun = start["offsets"]
-        if any(end < old for end, old in zip(ends, begun, strict=True)):
+        begun = _reached(start)
+        epochs = [end.epoch for end in ends]
+        is_shorter = any(end.offset < old.offset for end, old in zip(ends, begun, strict=True))
+        has_new_leader = any(old.epoch not in (-1, end.epoch) for end, old in zip(ends, begun, strict=True))
+        # While nothing arrives, a new leader is asked once.
+        if is_shorter or (has_new_leader and self._kept != (begun, epochs)):
             self._tail.check(start.get("topic", ""), begun)
+            self._kept = begun, epochs
         # A transaction marker may become visible later than the records before it, so the end may seem to move back.
-        ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
+        through = [max(end.offset, old.offset) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):
-            ends = _limited(begun, ends, limit.max_rows)
-        return start | {"offsets": ends, "topic": start.get("topic") or self._tail.generation()}
+            through = _limited(start["offsets"], through, limit.max_rows)
+        if through == start["offsets"]:
+            return start
+        topic = start.get("topic") or self._tail.generation()
+        return start | {"offsets": through, "epochs": epochs, "topic": topic}
 
     def reportLatestOffset(self) -> Offset:
         """Return the log's end, which is at most a second old, for the query's progress."""
         if time.monotonic() - self._looked[1] >= _ENDS_SECONDS:
             self._look()
-        return self._at(self._table.newest_visible(), self._looked[0], "")
+        return self._at(self._table.newest_visible(), _offsets(self._looked[0]), "")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch.
@@ -174,7 +185,7 @@ class EventualStream(SnapshotStream):
                 raise DataLostError(msg)
         return ranges
 
-    def _look(self) -> list[int]:
+    def _look(self) -> list[LogEnd]:
         """Return the log's end, and keep it for the query's progress."""
         self._looked = self._tail.ends(), time.monotonic()
         return self._looked[0]
@@ -193,6 +204,16 @@ class EventualStream(SnapshotStream):
         # Only the initial rows are those of a snapshot; the log's records are read whatever is committed.
         reached = self._feed.position(snapshot) if snapshot else Position(snapshot)
         return self._offset(reached) | {"offsets": list(offsets), "topic": topic}
+
+
+def _reached(start: Offset) -> list[LogEnd]:
+    """Return how far a stream has read each partition; the offsets it began with may hold no epochs."""
+    offsets = start["offsets"]
+    return [LogEnd(*each) for each in zip(offsets, start.get("epochs") or [-1] * len(offsets), strict=True)]
+
+
+def _offsets(ends: Sequence[LogEnd]) -> list[int]:
+    return [end.offset for end in ends]
 
 
 def _limited(begun: Sequence[int], ends: Sequence[int], rows_max: int) -> list[int]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from log_system.index import LogIndex
+from log_system.kafka.publisher import partition_tasks
 from log_system.kafka.publisher.partition_sender import Sender
+from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import DataLostError
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.eventual_stream import EventualStream
+from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import feed_schema
-from tablestore.write.publish import PublishPendingError
+from tablestore.write.publish import PublishPendingError, recover
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, fold, write
 from tests.harness.log_audit import repair_anew, verify
@@ -23,6 +30,7 @@ from tests.harness.lost_end import ends_of, lose_ends
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 
 pytestmark = pytest.mark.crash
+REGISTERS = "__consumer_offsets"
 LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
 
 
@@ -49,6 +57,14 @@ def repaired(rig: TableHarness) -> None:
     rig.write(9)
     assert verify(rig.table).ok
     rig.audit()
+
+
+def register_partition(group: str, partitions: int) -> int:
+    """Return where the broker keeps a group's offsets: by Java's hash of its name."""
+    code = 0
+    for letter in group:
+        code = (31 * code + ord(letter)) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % partitions
 
 
 def test_a_writer_that_runs_does_not_publish_in_the_place_of_what_is_gone(
@@ -147,3 +163,85 @@ def test_a_stream_of_an_eventual_log_that_has_lost_its_end_says_so_and_skips_not
         stream.latestOffset(start, ReadAllAvailable())
     assert repair_anew(rig.table).ok
     assert fold(c for part in drain(rig.servers, rig.topic, PARTITIONS) for c in part) == dict(changes(2))
+
+
+def test_a_register_that_has_lost_its_end_does_not_double_what_the_log_holds(
+    broker: LocalKafka, rig: TableHarness
+) -> None:
+    """The index lacks the snapshot too: its publisher died before it wrote the entry."""
+    rig.write(1)
+    ends = ends_of(rig.servers, REGISTERS)
+    with failing(LogIndex, "put"), pytest.raises(Crash):
+        rig.write(2)
+    rig.close()
+    held = register_partition(rig.log.group, len(ends))
+    lose_ends(broker, REGISTERS, {held: ends[held]})
+    rig.write(3)
+    assert verify(rig.table).ok
+    rig.audit()
+
+
+@pytest.mark.parametrize("rig", [LARGE], ids=["large"], indirect=True)
+def test_a_task_whose_register_has_lost_its_end_goes_on_after_what_it_has_sent(
+    broker: LocalKafka, rig: TableHarness
+) -> None:
+    rig.write(1)
+    rig.commit(2)
+
+    losses = 1
+
+    def run(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
+        nonlocal losses
+        if losses:
+            losses, ends = 0, ends_of(rig.servers, REGISTERS)
+            with failing(partition_tasks, "flush", hits=range(2, 3)), pytest.raises(Crash):
+                publish_partition(tasks[0])
+            held = register_partition(rig.log.group, len(ends))
+            lose_ends(broker, REGISTERS, {held: ends[held]})
+        return [publish_partition(task) for task in tasks]
+
+    publisher = KafkaPublisher(rig.log, rig.table.index, run)
+    # The broker was away for longer than publishers wait, if the machine is busy.
+    with suppress(PublishPendingError):
+        recover(rig.table, publisher)
+    publisher.discard()
+    rig.recover()
+    assert verify(rig.table).ok
+    rig.audit()
+
+
+@pytest.mark.parametrize("kind", [EventualStream, NormalizedStream])
+def test_a_stream_of_an_eventual_log_that_has_lost_its_end_and_grown_again_says_so(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str], kind: type[EventualStream]
+) -> None:
+    rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__consistency": "eventual"})
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2)
+    options = {"path": str(rig.path), "readChangeFeed": "true", "scan-mode": "earliest"}
+    stream = kind(parse_read_options(options), feed_schema(rig.table.spec))
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    rig.close()
+    lose_ends(broker, rig.topic, ends)
+    with rig.stranger() as producer:
+        for n in range(80):
+            producer.produce(rig.topic, b'{"id": %d, "v": "late"}' % n, b'{"id": %d}' % n, n % PARTITIONS)
+    with pytest.raises(DataLostError, match=r"has lost what was before offset \d+.*log.repair\(\)"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_stream_of_an_eventual_log_goes_on_after_its_broker_was_restarted(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__consistency": "eventual"})
+    rig.write(1)
+    options = {"path": str(rig.path), "readChangeFeed": "true", "scan-mode": "earliest"}
+    stream = EventualStream(parse_read_options(options), feed_schema(rig.table.spec))
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    rig.close()
+    lose_ends(broker, rig.topic, {})
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    rig.write(2)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part)) == 10
+    rig.close()

@@ -61,6 +61,8 @@ _MOVING: Final = codes(
     "UNSTABLE_OFFSET_COMMIT _NOENT"
 )
 
+_LEVELS: Final = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
+
 
 class Cluster:
     """Queries a cluster over one admin connection, each query bounded in time. No query creates a topic."""
@@ -121,8 +123,14 @@ class Cluster:
 
     def latest(self, partitions: Iterable[Partition], isolation: str) -> Offsets:
         """Return the end offset of each partition for readers of an isolation level."""
-        level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-        return self._list(partitions, LATEST, level)
+        return self._list(partitions, LATEST, _LEVELS[isolation])
+
+    def ends(self, partitions: Iterable[Partition], isolation: str) -> dict[Partition, tuple[int, int]]:
+        """Return what ``latest`` does, each with the partition's leader epoch; -1 if the broker has none."""
+        found = self._ask(partitions, LATEST, _LEVELS[isolation])
+        return {
+            each: (int(at.offset), -1 if at.leader_epoch is None else at.leader_epoch) for each, at in found.items()
+        }
 
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int, isolation: str) -> Offsets:
         """Return the first offset of each partition whose timestamp is at least this; its end if there is none."""
@@ -132,6 +140,9 @@ class Cluster:
         return found | (self.latest(beyond, isolation) if beyond else {})
 
     def _list(self, partitions: Iterable[Partition], spec: Any, isolation: IsolationLevel) -> Offsets:
+        return {each: int(at.offset) for each, at in self._ask(partitions, spec, isolation).items()}
+
+    def _ask(self, partitions: Iterable[Partition], spec: Any, isolation: IsolationLevel) -> dict[Partition, Any]:
         asked = {TopicPartition(topic, number): spec for topic, number in partitions}
         if not asked:
             return {}
@@ -145,7 +156,7 @@ class Cluster:
                     answers = self._admin.list_offsets(
                         asked, isolation_level=isolation, request_timeout=self._client.request_seconds
                     )
-                    return {(at.topic, at.partition): int(future.result().offset) for at, future in answers.items()}
+                    return {(at.topic, at.partition): future.result() for at, future in answers.items()}
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun

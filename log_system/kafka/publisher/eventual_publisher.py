@@ -16,7 +16,7 @@ from typing import Any
 from log_system.base import RepairSource
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
-from log_system.kafka.client.topic import latest_offsets
+from log_system.kafka.client.topic import TopicOffsets, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import check_topic_is, topic_ends
 from log_system.kafka.publisher.eager_producer import RecordStream
@@ -95,7 +95,7 @@ class EventualPublisher(KafkaPublisher):
         dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
 
-    def _check_records(self, consumer: Any) -> None:
+    def _check_records(self, consumer: Any, topic: TopicOffsets) -> None:
         """Do nothing: the records of an eventual log carry no positions."""
 
     def _log_ends(self, *, check: bool = True) -> list[int]:

@@ -9,8 +9,9 @@ import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.connect import discarding, flush, kafka_errors, send_offsets, take_over
+from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import group_positions, last_position, tasks_token
+from log_system.kafka.published_positions import caught_up, group_positions, last_position, tasks_token
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import FencedError
@@ -104,7 +105,8 @@ def _publish(task: PartitionTask) -> RegisterPosition:
 
     1. Take over the partition's transactional id, which fences an earlier attempt.
     2. Only then read the register, and continue from there if the publisher that created the task still owns the log.
-       If the broker has lost the register since then, the partition's own records show what earlier attempts have sent.
+       If the broker has lost the register since then, or its end, the partition's own records show what earlier
+       attempts have sent.
     3. Send and commit one transaction after another; each moves the register.
 
     Raises:
@@ -127,6 +129,8 @@ def _publish(task: PartitionTask) -> RegisterPosition:
             consumer.close()
         _check_owner(task)
         position = held or last_position(log, task.partition, task.position.end) or task.position
+        end = latest_offsets(log.client, log.topic, read_committed=False)[task.partition]
+        position = caught_up(log, position, task.partition, end)
         # Step 3.
         codec = log.under(task.changes.schema).kept_codec()
         sender = Sender(log, producer, codec, task.partition)

@@ -21,9 +21,10 @@ from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.admin_requests import missing
 from log_system.kafka.client.connect import discard, discarding, flush, kafka_errors, send_offsets, take_over
-from log_system.kafka.client.topic import earliest_offsets, is_gone, latest_offsets
+from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, is_gone, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import (
+    caught_up,
     check_kept,
     check_topic_is,
     register,
@@ -141,7 +142,7 @@ class KafkaPublisher:
                 self._register = register(log, consumer, self._index)
                 if check:
                     check_topic_is(log, topic, self._register, self._index.latest())
-                    self._check_records(consumer)
+                    self._check_records(consumer, topic)
             finally:
                 consumer.close()
             self._producer = producer
@@ -215,9 +216,13 @@ class KafkaPublisher:
             producer, self._producer = self._producer, None
             discard(producer)
 
-    def _check_records(self, consumer: Any) -> None:
-        """Check that the log still ends with what the register says; see ``check_kept``."""
+    def _check_records(self, consumer: Any, topic: TopicOffsets) -> None:
+        """Check that the log still holds what the register says (``check_kept``), and follow it (``caught_up``)."""
         check_kept(self._log, consumer, self._register)
+        self._register = [
+            caught_up(self._log, held, partition, topic.offsets[partition])
+            for partition, held in enumerate(self._register)
+        ]
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:

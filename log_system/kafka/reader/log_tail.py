@@ -8,13 +8,16 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.cluster import Cluster
+from log_system.kafka.client.leader_epochs import has_kept
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import is_another
 from log_system.kafka.reader.tail_reader import read_tail
 from snapshot.errors import DataLostError
+from snapshot.records import LogEnd
 
 
 @dataclass(frozen=True)
@@ -55,24 +58,24 @@ class KafkaTail:
         offsets = self._cluster.earliest(self._partitions)
         return [offsets[partition] for partition in self._partitions]
 
-    def ends(self) -> list[int]:
-        """Return the last stable offset of each partition."""
-        offsets = self._cluster.latest(self._partitions, "read_committed")
-        return [offsets[partition] for partition in self._partitions]
+    def ends(self) -> list[LogEnd]:
+        """Return the last stable offset of each partition, with its leader epoch."""
+        found = self._cluster.ends(self._partitions, "read_committed")
+        return [LogEnd(*found[partition]) for partition in self._partitions]
 
     def generation(self) -> str:
         """Return the topic's id."""
         return topic_id(self._log.client, self._log.topic, self._admin)
 
-    def check(self, generation: str, /, reached: Sequence[int] = ()) -> None:
-        """Check that the topic still is the one with this id, and that its partitions reach to these offsets.
+    def check(self, generation: str, /, reached: Sequence[LogEnd] = ()) -> None:
+        """Check that the topic still is the one with this id, and that its partitions have not lost these ends.
 
         A topic that was created again restarts its offsets, which also order the changes, at 0. A query would skip all
         records up to its old offset, and take newer changes for older ones. So it would where a broker has lost the end
         of a partition.
 
         Raises:
-            DataLostError: the topic is another one of the same name, or a partition ends earlier.
+            DataLostError: the topic is another one of the same name, or the broker has lost the end of a partition.
         """
         now = self.generation()
         if is_another(generation, now):
@@ -86,17 +89,28 @@ class KafkaTail:
         if reached:
             self._check_ends(reached)
 
-    def _check_ends(self, reached: Sequence[int]) -> None:
-        ends = self._cluster.latest(self._partitions, "read_uncommitted")
-        for (topic, partition), offset in zip(self._partitions, reached, strict=True):
-            if (end := ends[topic, partition]) < offset:
-                msg = (
-                    f"table {self._table!r}: partition {partition} of topic {topic!r} ends at offset {end}, before "
-                    f"offset {offset}, up to which this query has read it: the broker has lost the end of the log, as "
-                    "after an unclean leader election. Let log.repair() bring back what is missing, then start a new "
-                    "query, with a new checkpoint and scan_mode='full'."
-                )
-                raise DataLostError(msg)
+    def _check_ends(self, reached: Sequence[LogEnd]) -> None:
+        """Compare where the partitions end, and where a leader epoch has ended that is over.
+
+        A broker that has lost the end of a partition does so under a new leader epoch, even if it is the same broker.
+        """
+        now = self._cluster.ends(self._partitions, "read_uncommitted")
+        client, group = self._log.client, f"{self._log.group}-tail"
+        for (topic, partition), (offset, epoch) in zip(self._partitions, reached, strict=True):
+            end, current = now[topic, partition]
+            is_over = epoch not in (-1, current)
+            if end >= offset and (
+                not is_over or has_kept(client, group, TopicPartition(topic, partition, offset, leader_epoch=epoch))
+            ):
+                continue
+            found = f"ends at offset {end}, before" if end < offset else "has lost what was before"
+            msg = (
+                f"table {self._table!r}: partition {partition} of topic {topic!r} {found} offset {offset}, up to which "
+                "this query has read it: the broker has lost the end of the log, as after an unclean leader election. "
+                "Let log.repair() bring back what is missing, then start a new query, with a new checkpoint and "
+                "scan_mode='full'."
+            )
+            raise DataLostError(msg)
 
     def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
         """Return a split of the records between two offsets."""
