@@ -21,6 +21,9 @@ _BLOBS: Final = "store the bytes in a BYTES column, or a path to them in a STRIN
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
 _COMPRESSION: Final = "leave it out: files are compressed"
 
+_BUCKETS: Final = "use bucket, a fixed number: the bucket of a key is its partition in the log"
+_NO_INDEX: Final = "leave it out: files have statistics and no further indexes"
+
 ELSEWHERE: Final[Mapping[str, str]] = {
     "connector": "a table of this store has no connector; set log.system=kafka for its log",
     "topic": "this is the name in a Kafka connector's table; use kafka.topic",
@@ -43,6 +46,19 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "partial-update.ignore-delete": "use ignore-delete",
     "first-row.ignore-delete": "use ignore-delete",
     "deduplicate.ignore-delete": "use ignore-delete",
+    "primary-key": "declare PRIMARY KEY (...) NOT ENFORCED, or primary_key= in Python",
+    "primary-key.nullable": "leave it out: the columns of a primary key are never NULL",
+    "partition": "declare PARTITIONED BY (...), or partition_by= in Python",
+    "rowkind.field": "write a column _change_type in Python, or read a changelog format of the kafka connector",
+    "dynamic-bucket.initial-buckets": _BUCKETS,
+    "dynamic-bucket.target-row-num": _BUCKETS,
+    "bucket-append-ordered": "leave it out: the rows of a bucket are always in order",
+    "data-evolution.enabled": "leave it out: columns are added and renamed without rewriting files",
+    "compaction.min.file-num": _COMPACTION,
+    "compaction.max.file-num": _COMPACTION,
+    "changelog.num-retained.min": "use snapshot.retain-min: a snapshot keeps its changes",
+    "changelog.num-retained.max": "use snapshot.retain-max: a snapshot keeps its changes",
+    "changelog.time-retained": "use snapshot.retention: a snapshot keeps its changes",
     "sequence.field.sort-order": "the row with the greatest sequence is always the newest",
     "snapshot.time-retained": "use snapshot.retention",
     "snapshot.num-retained.min": "use snapshot.retain-min",
@@ -104,6 +120,8 @@ def refuse_unknown_option(name: str, known: Collection[str], table: str = "") ->
         hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
     elif name.startswith("lookup."):
         hint = _LOOKUPS
+    elif name.startswith("file-index."):
+        hint = _NO_INDEX
     else:
         near = did_you_mean(name, known) or nearest_client_option(name)
         msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."

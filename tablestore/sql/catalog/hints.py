@@ -30,6 +30,15 @@ _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxR
 """The same for streams, as of ``TableStore.read_stream``."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
+_PAIMON: Final = {
+    "scan.snapshot-id": "snapshot",
+    "scan.timestamp-millis": "timestamp",
+    "scan.timestamp": "timestamp",
+    "scan.tag-name": "tag",
+    "scan.mode": "scan-mode",
+    "consumer-id": "consumer",
+}
+"""Options of Paimon, and what they are here."""
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 
 
@@ -168,8 +177,10 @@ def _check_store(name: str, options: Options) -> None:
     known = tuple(dict.fromkeys((*_BATCH, *_STREAM)))
     for key, value in options:
         if key not in known:
+            here = _PAIMON.get(key)
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
-            msg = f"'{name}': option '{key}' of a hint: {did_you_mean(key, known, otherwise=otherwise)}"
+            hint = f"use '{here}'." if here else did_you_mean(key, known, otherwise=otherwise)
+            msg = f"'{name}': option '{key}' of a hint: {hint}"
             raise InvalidInputError(msg)
         if key in _NUMBERS:
             OptionSpec(key, integer(0)).parse(str(value))

@@ -8,6 +8,7 @@ identifiers in backquotes only, types, the constructors ``ROW(...)`` and ``MAP[.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from sqlglot import exp, tokens
@@ -90,7 +91,9 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
             _call("MAP", *node.expressions) if _is_map(node) else _call("TRY_ELEMENT_AT", node.this, *node.expressions)
         )
     if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":
-        return _call("STRUCT", *node.expressions)
+        # Names of columns would make types of their own, which Spark does not unite in an array or a CASE.
+        fields = enumerate(node.expressions)
+        return _call("NAMED_STRUCT", *(part for n, each in fields for part in (exp.Literal.string(f"EXPR${n}"), each)))
     if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_TIMESTAMP_LTZ" and len(node.expressions) == 2:
         number, precision = node.expressions
         name = _FROM_EPOCH.get(precision.name)
@@ -115,6 +118,10 @@ def _change(node: exp.Expr) -> None:
         node.replace(_time(PRECISION_MAX))
     if isinstance(node, exp.Values):
         _give_rows_names(node)
+    if isinstance(node, exp.Array | exp.Case | exp.Coalesce | exp.If) or (
+        isinstance(node, exp.Bracket) and _is_map(node)
+    ):
+        _cast_like_others(_alternatives(node))
     if isinstance(node, exp.Select):
         _name_outputs(node)
 
@@ -132,10 +139,28 @@ def _give_rows_names(values: exp.Values) -> None:
             if len(row.expressions) == 1 and isinstance(only, exp.Anonymous) and only.name.upper() == "ROW":
                 row.set("expressions", only.expressions)
     for column in zip(*(row.expressions for row in rows), strict=False):
-        kinds = [each.to for each in column if isinstance(each, exp.Cast) and each.to.find(exp.ColumnDef)]
-        for each in column if kinds else []:
-            if not isinstance(each, exp.Cast):
-                each.replace(exp.Cast(this=each.copy(), to=kinds[0].copy()))
+        _cast_like_others(column)
+
+
+def _alternatives(node: exp.Expr) -> list[exp.Expr]:
+    """Return the expressions in an array, the values of a map, or the results of a condition, which have one type."""
+    if isinstance(node, exp.Case):
+        found = [*(each.args["true"] for each in node.args["ifs"]), node.args.get("default")]
+    elif isinstance(node, exp.If):
+        found = [node.args.get("true"), node.args.get("false")]
+    elif isinstance(node, exp.Coalesce):
+        found = [node.this, *node.expressions]
+    else:
+        found = node.expressions[1::2] if isinstance(node, exp.Bracket) else node.expressions
+    return [each for each in found if each is not None]
+
+
+def _cast_like_others(values: Sequence[exp.Expr]) -> None:
+    """Cast expressions of one type to the type with rows that another one is cast to, in place."""
+    kinds = [each.to for each in values if isinstance(each, exp.Cast) and each.to.find(exp.ColumnDef)]
+    for each in values if kinds else []:
+        if not isinstance(each, exp.Cast):
+            each.replace(exp.Cast(this=each.copy(), to=kinds[0].copy()))
 
 
 def _as_time(cast: exp.Cast) -> exp.Cast:

@@ -19,6 +19,8 @@ _WORD: Final = re.compile(r"[^\W\d][\w$]*")
 _BARE_KEY: Final = re.compile(r"[\w.\-]+")
 #: The repr of a token, which sqlglot puts into its error messages.
 _INTERNAL: Final = re.compile(r"(?: but got)? ?<Token token_type.*", re.DOTALL)
+#: What sqlglot says where a part is missing: the name of the attribute and class that would hold it.
+_INCOMPLETE: Final = re.compile("Required keyword: ")
 ELLIPSIS: Final = "..."
 LEFT_OUT: Final = "'...' is a placeholder; replace it"
 
@@ -54,7 +56,7 @@ class Reader(SparkParser):
         raise self._fault(message, token)
 
     def _fault(self, message: str, token: Token | None = None) -> SyntaxFaultError:
-        message = _INTERNAL.sub("", message)
+        message = "expected an expression" if _INCOMPLETE.match(message) else _INTERNAL.sub("", message)
         at = token or self._curr
         if at and self.sql[at.start : at.start + 3] == ELLIPSIS:
             return SyntaxFaultError(LEFT_OUT, at.start, at.start + 3)
