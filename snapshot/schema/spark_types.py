@@ -195,6 +195,17 @@ def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
     )
 
 
+def as_nullable(data_type: DataType) -> DataType:
+    """Return a type with all nested elements, values and fields nullable."""
+    if isinstance(data_type, ArrayType):
+        return ArrayType(as_nullable(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
+    if isinstance(data_type, StructType):
+        return StructType([StructField(each.name, as_nullable(each.dataType), True) for each in data_type.fields])
+    return data_type
+
+
 def can_widen(given: DataType, wanted: DataType) -> bool:
     """Return whether a cast to ``wanted`` keeps every value of ``given`` exactly."""
     if given == wanted or given.simpleString() == "void":

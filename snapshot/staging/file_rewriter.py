@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from snapshot.records import RowCheck
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled, with_kind
 from snapshot.staging.parquet_writer import ParquetFiles, PartitionedFiles, removed_on_error
@@ -123,6 +124,7 @@ class FileRewriter:
         """Return the new rows after checking that they can be stored."""
         after = self._named(columns)
         wanted = pc.greater_equal(acts, int(Act.UPDATE))
+        refuse_nested_nulls(after, self.spec.arrow)
         refuse_broken_text(after)
         refuse_partitions(after, self.spec, wanted)
         for field in self.spec.arrow:

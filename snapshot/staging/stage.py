@@ -23,6 +23,7 @@ from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.records import LogSinkFactory, RowCheck, SentRange
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import SEQ, conform, relabelled, with_kind
 from snapshot.staging.changelog_lookup import Lookup
@@ -271,6 +272,7 @@ class Stager:
 
     def _check_values(self, batch: pa.RecordBatch) -> None:
         self._check_nulls(batch)
+        refuse_nested_nulls(batch, self.spec.arrow)
         refuse_broken_text(batch)
         arrives = None
         if self.spec.has_key and self.spec.partition_by:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from snapshot.errors import InvalidInputError
-from snapshot.schema.spark_types import can_widen
+from snapshot.schema.spark_types import as_nullable, can_widen
 
 Condition = Column | str
 """A boolean Spark column, or SQL text of one."""
@@ -103,7 +103,7 @@ def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFram
                 f"cast(... as {field.dataType.simpleString()})."
             )
             raise InvalidInputError(msg)
-        assignments[field.name] = column if actual == field.dataType else column.cast(field.dataType)
+        assignments[field.name] = column if actual == field.dataType else column.cast(as_nullable(field.dataType))
     return assignments
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import KIND
-from snapshot.schema.spark_types import can_widen
+from snapshot.schema.spark_types import as_nullable, can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
 from tablestore.dml.conditions import Condition, checked_condition, checked_values, empty, holds
@@ -164,5 +164,5 @@ def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -
                 f"{theirs.dataType.simpleString()}; cast it."
             )
             raise InvalidInputError(msg)
-        assignments[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(field.dataType)
+        assignments[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(as_nullable(field.dataType))
     return assignments

@@ -14,7 +14,7 @@ from snapshot.errors import InvalidInputError, NotFoundError
 from snapshot.messages import counted
 from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
-from snapshot.schema.spark_types import can_widen
+from snapshot.schema.spark_types import as_nullable, can_widen
 from tablestore.dml.conditions import empty, evaluated
 from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
@@ -23,7 +23,7 @@ from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import expression_in_spark
-from tablestore.sql.inserts import aligned, as_nullable, goes_into
+from tablestore.sql.inserts import aligned, goes_into
 from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (
@@ -254,7 +254,7 @@ def _values(
             kind = field.dataType.simpleString()
             msg = f"table '{table}': column '{name}' is {kind}, got {actual.simpleString()}. Say CAST(... AS {kind})."
             raise InvalidInputError(msg)
-        values[name] = column.cast(field.dataType)
+        values[name] = column.cast(as_nullable(field.dataType))
     return values
 
 

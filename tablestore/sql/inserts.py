@@ -35,7 +35,7 @@ from sqlglot import exp
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
-from snapshot.schema.spark_types import arrow_schema, can_widen
+from snapshot.schema.spark_types import arrow_schema, as_nullable, can_widen
 from tablestore.connectors.option_names import Connector
 from tablestore.connectors.spark.partition_watermarks import check_partitions, partitions_noted
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
@@ -88,10 +88,11 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
     """
     name, made = _target(scope, statement)
     check_sink(made)
-    columns = _wanted(made, statement)
+    written = _with_partition(made, statement)
+    columns = _wanted(made, written)
     table = open_table(scope, name)
     with partitions_noted() as read:
-        found = _planned(scope, statement.query) if planned_query is None else planned_query
+        found = _planned(scope, written.query) if planned_query is None else planned_query
         if isinstance(found, DataFrame):
             planned = Plan(found)
         else:
@@ -176,6 +177,35 @@ def _target(scope: Scope, statement: Insert) -> tuple[str, CreateTable]:
     made = scope.definition(name).made
     assert isinstance(made, CreateTable), "a hinted table is one"
     return name, made
+
+
+def _with_partition(made: CreateTable, statement: Insert) -> Insert:
+    """Return an INSERT whose query has the values of ``PARTITION (...)`` as columns.
+
+    Raises:
+        InvalidInputError: a column of it is not one of PARTITIONED BY, or is among those of the statement.
+    """
+    fixed = {name: value for name, value in statement.partition if value is not None}
+    unknown = [name for name, _ in statement.partition if name not in made.partitioned_by]
+    if unknown:
+        there = f"it has {', '.join(made.partitioned_by)}" if made.partitioned_by else "it has none"
+        msg = f"INSERT INTO '{made.name}': PARTITION: {', '.join(unknown)}: not a partition column; {there}."
+        raise InvalidInputError(msg)
+    if not fixed:
+        return statement
+    names = statement.columns or tuple(each.name for each in insertable_columns(made) if each.name not in fixed)
+    tree = statement.query.tree.copy()
+    values = [value.tree.copy() for value in fixed.values()]
+    if isinstance(tree, exp.Values):
+        for row in list(tree.expressions):
+            given = row.expressions if isinstance(row, exp.Tuple) else [row.copy()]
+            row.replace(exp.Tuple(expressions=[*given, *(each.copy() for each in values)]))
+    else:
+        named = [exp.alias_(each, name, quoted=True) for name, each in zip(fixed, values, strict=True)]
+        tree = exp.Select(expressions=[exp.Star(), *named]).from_(
+            exp.Subquery(this=tree, alias=exp.TableAlias(this=exp.to_identifier("_rows")))
+        )
+    return replace(statement, columns=(*names, *fixed), query=replace(statement.query, tree=tree), partition=())
 
 
 def _has_order(statement: Insert, made: CreateTable) -> bool:
@@ -311,10 +341,11 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     # `aligned` reports a wrong number of columns.
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
     key = tuple(place for place in places if place < len(found.names))
-    if merges and found.every is not None and found.key is not None and set(found.key) <= set(key):
+    if merges and found.every is not None:
         # What rows add up to must not depend on which changes are in one micro-batch, even if two insert the same key.
         return Plan(found.every(), UPDATE, chained=True, changes=True)
-    planned = plan_into(found, key, preimages=preimages)
+    combines = merges or _is_union_by_key(found, made, key)
+    planned = plan_into(found, key, preimages=preimages, combines=combines)
     if planned is None:
         known = "are not known to do so" if found.key is None else "do not"
         msg = (
@@ -327,6 +358,14 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
         )
         raise InvalidInputError(msg)
     return planned
+
+
+def _is_union_by_key(found: Relation, made: CreateTable, key: tuple[int, ...]) -> bool:
+    """Return whether a query is a UNION ALL of rows by a table's key, which the table combines into one row."""
+    engine = dict(made.options).get("merge-engine")
+    if engine not in (Engine.PARTIAL_UPDATE, Engine.AGGREGATION) or found.keys is None:
+        return False
+    return all(set(part) <= set(key) for part in found.keys)
 
 
 def _checkpoint(scope: Scope, statement: Insert) -> str:
@@ -373,17 +412,6 @@ def goes_into(given: DataType, wanted: DataType) -> bool:
     if isinstance(given, FractionalType) and isinstance(wanted, FloatType | DoubleType):
         return True
     return isinstance(given, _TIMES) and isinstance(wanted, _TIMES)
-
-
-def as_nullable(data_type: DataType) -> DataType:
-    """Return a type with all nested elements, values and fields nullable."""
-    if isinstance(data_type, ArrayType):
-        return ArrayType(as_nullable(data_type.elementType), True)
-    if isinstance(data_type, MapType):
-        return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
-    if isinstance(data_type, StructType):
-        return StructType([StructField(each.name, as_nullable(each.dataType), True) for each in data_type.fields])
-    return data_type
 
 
 def _cut(column: Column, kind: FlinkType) -> Column:

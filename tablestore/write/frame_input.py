@@ -15,7 +15,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.quoting import backquoted, text_literal
 from snapshot.row_kind import CHANGE_TYPE, KIND, RowKind
-from snapshot.schema.spark_types import can_widen
+from snapshot.schema.spark_types import as_nullable, can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import SEQ
 from snapshot.staging.stage import UNKNOWN_KIND, StagedFile, Stager, StagesRows
@@ -128,7 +128,10 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
             columns.append(F.lit(None).cast(field.dataType).alias(field.name))
             continue
         column = F.col(backquoted(source.name))
-        columns.append((column if source.dataType == field.dataType else column.cast(field.dataType)).alias(field.name))
+        if source.dataType != field.dataType:
+            # Spark does not cast to a NOT NULL field of a row; the writer checks such fields.
+            column = column.cast(as_nullable(field.dataType))
+        columns.append(column.alias(field.name))
     return columns
 
 

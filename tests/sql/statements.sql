@@ -570,6 +570,34 @@ SELECT 1;
 INSERT OVERWRITE `t` PARTITION (`p` = 'x', `q`) (`b`, `a`)
 SELECT 1, 2
 
+---- INSERT INTO PARTITION
+INSERT INTO t PARTITION (p = 'x', q) (b, a) SELECT 1, 2; CREATE TABLE e (a INT) WITH ()
+
+---- becomes
+INSERT INTO `t` PARTITION (`p` = 'x', `q`) (`b`, `a`)
+SELECT 1, 2;
+CREATE TABLE `e` (
+  `a` INT
+)
+
+---- an empty SET
+ALTER TABLE t SET ()
+
+---- error
+line 1, column 20: expected an option's name in single quotes, got ')'
+
+---- a part is missing
+SELECT a FROM t WHERE a < AND b
+
+---- error
+line 1, column 27: expected an expression
+
+---- a part is missing at the end
+SELECT a FROM t WHERE a <
+
+---- error
+line 1, column 26: unexpected end of statement: expected an expression
+
 ---- EXPLAIN INSERT OVERWRITE
 EXPLAIN INSERT OVERWRITE t SELECT 1
 

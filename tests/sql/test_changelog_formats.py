@@ -213,3 +213,25 @@ def test_avro_changes_with_a_schema_registry_are_read_and_written(
             # What the registry has answered is kept: another schema is one that it is asked for.
             catalog.sql(table("other", "n BIGINT", copy, **changes) + "; INSERT INTO other VALUES (3)")
         assert "me:pw" not in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (k) NOT ENFORCED"])
+def test_an_update_of_a_store_table_is_a_delete_before_an_insert(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], key: str
+) -> None:
+    """A consumer that applies the messages in order has the new row."""
+    name = wire.make(topic())
+    catalog.sql(table("told", f"k INT, v STRING{key}", name, format="debezium-json"))
+    catalog.sql("CREATE TABLE kept (k INT PRIMARY KEY NOT ENFORCED, v STRING) WITH ('changelog-producer' = 'lookup')")
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    for values in ("(1, 'a'), (2, 'b')", "(1, 'A'), (2, 'B')"):
+        catalog.sql(f"INSERT INTO kept VALUES {values}")
+        finish(catalog, "INSERT INTO told SELECT * FROM kept")
+    messages = [json.loads(each or b"") for each in wire.values(name)]
+    for number, old, new in ((1, "a", "A"), (2, "b", "B")):
+        told = [(each["op"], (each["before"] or each["after"])["v"]) for each in messages if number in _keys(each)]
+        assert told == [("c", old), ("d", old), ("c", new)]
+
+
+def _keys(message: dict[str, dict[str, int] | None]) -> set[int]:
+    return {row["k"] for row in (message["before"], message["after"]) if row is not None}

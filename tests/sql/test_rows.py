@@ -94,6 +94,43 @@ def test_rows_without_names_go_where_the_type_says(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT e.a, e.b FROM r, UNNEST(list) AS e WHERE id = 3") == [(9, None)]
 
 
+def test_rows_in_arrays_maps_and_conditions_have_one_type(catalog: Catalog) -> None:
+    null = "CAST(NULL AS ROW<a INT, b STRING>)"
+    catalog.sql(f"INSERT INTO r (id, list) VALUES (3, ARRAY[ROW(9, 'n'), {null}, ROW(8, CAST(NULL AS STRING))])")
+    assert rows(catalog, "SELECT list FROM r WHERE id = 3") == [([(9, "n"), None, (8, None)],)]
+    found = rows(
+        catalog,
+        f"SELECT ARRAY[ROW(id, 1), ROW(n[1], 2)], CASE WHEN id > 1 THEN {null} ELSE ROW(id, 'x') END, "
+        f"MAP['k', ROW(id), 'l', ROW(n[2])]['l'], COALESCE({null}, ROW(n[1], 'y')) FROM r WHERE id < 3",
+    )
+    assert found == [([(1, 1), (7, 2)], (1, "x"), (8,), (7, "y")), ([(2, 1), (None, 2)], None, (None,), (None, "y"))]
+
+
+@pytest.mark.parametrize("key", ["", " PRIMARY KEY NOT ENFORCED"])
+def test_what_is_not_null_within_a_column_is_never_null(catalog: Catalog, key: str) -> None:
+    kinds = {
+        "v": "ROW<a INT NOT NULL, b ROW<c STRING, d INT NOT NULL>>",
+        "l": "ARRAY<INT NOT NULL>",
+        "m": "MAP<STRING, ROW<x INT NOT NULL>>",
+    }
+    catalog.sql(f"CREATE TABLE strict (k INT{key}, {', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
+    insert = "INSERT INTO strict VALUES (%d, ROW(%s, ROW('x', %s)), ARRAY[1, %s], MAP['k', ROW(%s)])"
+    catalog.sql(insert % (1, "1", "2", "3", "4"))
+    catalog.sql("INSERT INTO strict VALUES (2, NULL, NULL, NULL)")
+    for place, path in enumerate(["v.a", "v.b.d", "l.element", "m.value.x"]):
+        values = ["CAST(NULL AS INT)" if place == each else "1" for each in range(4)]
+        with pytest.raises(InvalidInputError, match=f"NOT NULL field '{path}' must not contain NULL"):
+            catalog.sql(insert % (3, *values))
+    catalog.sql("INSERT INTO strict SELECT k + 2, v, l, m FROM strict")
+    catalog.sql("UPDATE strict SET v = ROW(9, ROW('y', 8)) WHERE k IN (1, 4)")
+    with pytest.raises(InvalidInputError, match=r"NOT NULL field 'v\.a' must not contain NULL"):
+        catalog.sql("UPDATE strict SET v = ROW(CAST(NULL AS INT), ROW('y', 8)) WHERE k = 1")
+    new, old = (9, ("y", 8)), (1, ("x", 2))
+    assert rows(catalog, "SELECT * FROM strict") == [
+        (1, new, [1, 3], {"k": (4,)}), (2, None, None, None), (3, old, [1, 3], {"k": (4,)}), (4, new, None, None),
+    ]  # fmt: skip
+
+
 def test_similar_to_is_a_pattern_for_the_whole_text(catalog: Catalog) -> None:
     (found,) = rows(catalog, f"SELECT {', '.join(text for text, _ in SIMILAR)}")
     assert dict(zip((text for text, _ in SIMILAR), found, strict=True)) == dict(SIMILAR)

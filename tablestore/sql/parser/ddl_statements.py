@@ -89,7 +89,7 @@ class DdlReader(TypeReader, QueryReader):
         if self._is_word("DISTRIBUTED"):
             self.raise_error("DISTRIBUTED is not supported: set option 'bucket'")
         partitioned_by = self._list_of(lambda: self._name("the name of a column")) if self._partitioned() else ()
-        options = self._options() if self._take("WITH") else ()
+        options = self._options() if self._take("WITH") and not self._take("(", ")") else ()
         like = self._like() if self._take("LIKE") else None
         is_of_query = self._is_word("AS")
         if names and not is_of_query:

@@ -27,7 +27,6 @@ from tablestore.sql.parser.statements import (
 )
 
 _AFTER_NAME: Final = ("WHERE", "SET", "USING", "ON")
-_SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)"
 
 
 class VerbReader(DdlReader):
@@ -82,7 +81,7 @@ class VerbReader(DdlReader):
         start = self._curr
         target = self._object_name("the name of the table")
         place = self._place(start)
-        partition = self._list_of(self._partition_value) if self._take("PARTITION") else ()
+        partition = self._in_partition()
         names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
         return Overwrite(target, self._query(), names, partition, place)
 
@@ -119,13 +118,6 @@ class VerbReader(DdlReader):
     def _where(self) -> Expression | None:
         return self._value("a condition") if self._take("WHERE") else None
 
-    def _value(self, what: str) -> Expression:
-        start = self._curr
-        text, tree = self._expression(what)
-        if tree.find(exp.Query, exp.Subquery):
-            self.raise_error(_SUBQUERY, start)
-        return Expression(text, tree)
-
     def _assignments(self) -> Assignments:
         assignments = [self._assignment()]
         while self._take(","):
@@ -139,10 +131,6 @@ class VerbReader(DdlReader):
             self.raise_error("set a column by its name alone; a field of a row cannot be set by itself", start)
         self._need("=")
         return name, self._value(f"what column '{name}' is set to")
-
-    def _partition_value(self) -> tuple[str, Expression | None]:
-        name = self._name("the name of a partition column")
-        return name, self._value(f"the value of '{name}'") if self._take("=") else None
 
     def _source_rows(self) -> str | Query:
         """Parse the source of MERGE: the name of a table or view, or a query in parentheses."""

@@ -15,10 +15,11 @@ from tablestore.sql.parser.functions.json_functions import PARSERS, JsonReader
 from tablestore.sql.parser.functions.templates import NAMES
 from tablestore.sql.parser.functions.time_functions import WITHOUT_BRACKETS
 from tablestore.sql.parser.hints import Hint, attach, attach_lookups, mark
-from tablestore.sql.parser.statements import Insert, Query
+from tablestore.sql.parser.statements import Expression, Insert, Query
 from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
 
 _STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
+_SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)"
 _WINDOWS: Final = frozenset(WindowKind)
 _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 
@@ -183,10 +184,24 @@ class QueryReader(JsonReader):
         self._need("INTO")
         target = self._object_name("the name of the table")
         hint = self.hints.pop(self._prev.end, None)
-        if self._is_word("PARTITION"):
-            self.raise_error("PARTITION (...) is not supported: give the partition columns as columns")
+        partition = self._in_partition()
         names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
-        return Insert(target, self._query(), names, () if hint is None else hint.options)
+        return Insert(target, self._query(), names, () if hint is None else hint.options, partition)
+
+    def _in_partition(self) -> tuple[tuple[str, Expression | None], ...]:
+        """Parse ``PARTITION (column = value, column)``, if it follows."""
+        return self._list_of(self._partition_value) if self._take("PARTITION") else ()
+
+    def _partition_value(self) -> tuple[str, Expression | None]:
+        name = self._name("the name of a partition column")
+        return name, self._value(f"the value of '{name}'") if self._take("=") else None
+
+    def _value(self, what: str) -> Expression:
+        start = self._curr
+        text, tree = self._expression(what)
+        if tree.find(exp.Query, exp.Subquery):
+            self.raise_error(_SUBQUERY, start)
+        return Expression(text, tree)
 
     def _names_follow(self) -> bool:
         """Return whether a parenthesis opens a list of column names, not a query."""

@@ -169,7 +169,12 @@ def _(shown: Describe) -> str:
 def _(insert: Insert) -> str:
     names = f" ({_names(insert.columns)})" if insert.columns else ""
     hint = f" {hint_text(insert.hints)}" if insert.hints else ""
-    return f"INSERT INTO {backquoted(insert.target)}{hint}{names}\n{insert.query.text}"
+    return f"INSERT INTO {backquoted(insert.target)}{hint}{_partition(insert.partition)}{names}\n{insert.query.text}"
+
+
+def _partition(partition: Iterable[tuple[str, Expression | None]]) -> str:
+    values = [backquoted(name) + ("" if value is None else f" = {value.text}") for name, value in partition]
+    return f" PARTITION ({', '.join(values)})" if values else ""
 
 
 @render.register
@@ -221,9 +226,8 @@ def _(dropped: DropPartitions) -> str:
 
 @render.register
 def _(overwrite: Overwrite) -> str:
-    values = [backquoted(name) + ("" if value is None else f" = {value.text}") for name, value in overwrite.partition]
-    partition = f" PARTITION ({', '.join(values)})" if values else ""
     names = f" ({_names(overwrite.columns)})" if overwrite.columns else ""
+    partition = _partition(overwrite.partition)
     return f"INSERT OVERWRITE {backquoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
 
 

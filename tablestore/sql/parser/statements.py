@@ -373,12 +373,14 @@ class Insert:
 
     Attributes:
         hints: options of a hint after the table's name.
+        partition: columns of ``PARTITION (...)``, each with its value or None.
     """
 
     target: str
     query: Query
     columns: tuple[str, ...] = ()
     hints: Options = ()
+    partition: tuple[tuple[str, Expression | None], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tablestore.sql.queries import append_query, temporal_joins, top_n_query, up
 from tablestore.sql.queries.batch_query import batch_frame, check_depth, names_of_view, over, within_view
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, tidied, union
+from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, retracted_first, tidied, union
 from tablestore.sql.queries.sources import is_endless, source
 from tablestore.sql.queries.unsupported import BATCH, check_endless, check_not_final, check_same_if_repeated, refuse
 from tablestore.sql.queries.windows import windowed
@@ -72,29 +72,34 @@ def plan(scope: Scope, query: Query) -> Plan:
     return Plan(found.changes(), UPDATE, chained=True, changes=True)
 
 
-def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False) -> Plan | None:
+def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False, combines: bool = False) -> Plan | None:
     """Plan a result that is written into a table in which rows replace each other by key.
 
     Args:
         found: the result.
         key: positions of the columns that become the table's key.
         preimages: whether the table needs the rows that updates replace, which it takes back.
+        combines: whether the table combines several rows of the result that have one key.
 
     Returns:
-        The append-only rows, or the changes by key; None if several rows of an updating result could have one key.
+        The append-only rows, or the changes by key; None if several rows of an updating result could have one key, and
+        the table does not combine them.
     """
     if found.rows is not None:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
-    if found.key is None or not set(found.key) <= set(key):
+    is_unique = found.key is not None and set(found.key) <= set(key)
+    is_same = is_unique and len(set(found.key or ())) == len(set(key))
+    if not is_unique and not combines:
         return None
-    if not preimages and found.latest is not None and set(found.key) == set(key):
+    if not preimages and found.latest is not None and is_same:
         frame = found.latest()
         return Plan(frame, UPDATE, found.chained, changes=len(frame.columns) > len(found.names))
     changes = found.changes()
-    if set(found.key) != set(key):
+    if not is_same:
         names = [f"_{number}" for number in range(len(found.names))]
         marked = changes.toDF(*names, changes.columns[-1])
-        changes = tidied(marked, [names[number] for number in key]).toDF(*changes.columns)
+        by_key = tidied if is_unique else retracted_first
+        changes = by_key(marked, [names[number] for number in key]).toDF(*changes.columns)
     return Plan(changes, UPDATE, chained=True, changes=True)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NoReturn
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -56,6 +56,7 @@ class Relation:
         every: returns all changes of a changelog by key, in the order of each key, where ``changelog`` merges those of
             a micro-batch; None if that is not possible.
         key: positions of columns by which rows are unique; empty if there is a single row, None if nothing is known.
+        keys: the keys of the parts of a UNION ALL whose rows change; None if it is no union, or one is not known.
         endless: whether it is unbounded.
         chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
             Spark cannot know to be correct.
@@ -75,6 +76,7 @@ class Relation:
     latest: Callable[[], DataFrame] | None = None
     every: Callable[[], DataFrame] | None = None
     key: tuple[int, ...] | None = None
+    keys: tuple[tuple[int, ...], ...] | None = None
     endless: bool = True
     chained: bool = False
     final: bool = False
@@ -207,7 +209,9 @@ def union(first: Relation, second: Relation) -> Relation:
             chained=first.chained or second.chained,
             final=first.final or second.final,
         )
-    return Relation(first.names, changelog=lambda: first.changes().union(second.changes()), chained=True)
+    known = [() if part.grows else part.keys or (part.key and (part.key,)) for part in (first, second)]
+    keys = None if None in known else tuple(key for part in known for key in part or ())
+    return Relation(first.names, changelog=lambda: first.changes().union(second.changes()), keys=keys, chained=True)
 
 
 def signed(changes: DataFrame) -> DataFrame:
@@ -231,15 +235,21 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
         .when(both, RowKind.UPDATE_BEFORE.change_type)
         .otherwise(RowKind.DELETE.change_type)
     )
-    # An update's old row comes first, so that a reader that applies them in order replaces the key instead of removing
-    # it.
-    ranked = (
-        signed(changes)
-        .withColumn(_LEAST, F.min(_SIGN).over(rows))
-        .withColumn(_MOST, F.max(_SIGN).over(rows))
-        .withColumn(_COPY, F.row_number().over(rows.orderBy(_SIGN)))
-    )
-    return ranked.withColumn(CHANGE_TYPE, kind).drop(_SIGN, _LEAST, _MOST, _COPY)
+    ranked = signed(changes).withColumn(_LEAST, F.min(_SIGN).over(rows)).withColumn(_MOST, F.max(_SIGN).over(rows))
+    return _retracted_first(ranked, rows).withColumn(CHANGE_TYPE, kind).drop(_SIGN, _LEAST, _MOST)
+
+
+def retracted_first(changes: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return changes with the retracted rows of each key before those that are added."""
+    rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key))
+    return _retracted_first(signed(changes), rows).drop(_SIGN)
+
+
+def _retracted_first(changes: DataFrame, rows: WindowSpec) -> DataFrame:
+    # A reader that applies the rows in order then replaces a key instead of removing it. The filter, which all rows
+    # pass, uses the number, without which Spark leaves the window out, and with it the order.
+    numbered = changes.withColumn(_COPY, F.row_number().over(rows.orderBy(_SIGN)))
+    return numbered.where(F.col(_COPY) > 0).drop(_COPY)
 
 
 def settled(changes: DataFrame) -> DataFrame:

@@ -1,0 +1,98 @@
+"""NOT NULL within columns: fields of rows, elements of arrays and values of maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as is_
+
+from snapshot.errors import InvalidInputError
+
+
+def refuse_nested_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Check that what a schema declares NOT NULL within its columns is not NULL where the value around it is there.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    for field in schema:
+        if has_required(field.type):
+            _check(batch.column(field.name), field.type, field.name)
+
+
+def has_required(declared: pa.DataType) -> bool:
+    """Return whether a type has a part that is NOT NULL, other than the keys of maps."""
+    if not is_.is_nested(declared):
+        return False
+    parts = _inside(pa.array([], declared), declared)
+    return any(not field.nullable or has_required(field.type) for _, _, field in parts)
+
+
+def as_nullable(declared: pa.DataType) -> pa.DataType:
+    """Return a type with all nested fields, elements and values nullable."""
+
+    def loose(field: pa.Field) -> pa.Field:
+        return field.with_type(as_nullable(field.type)).with_nullable(True)
+
+    if is_.is_struct(declared):
+        return pa.struct([loose(field) for field in declared])
+    if is_.is_map(declared):
+        return pa.map_(as_nullable(declared.key_type), loose(declared.item_field))
+    return pa.list_(loose(declared.value_field)) if is_.is_list(declared) else declared
+
+
+def as_required(values: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Return values of the type ``as_nullable(declared)`` as ``declared``.
+
+    A row that is NULL has NULL fields if Spark wrote it. Arrow writes no such fields where they are NOT NULL, so they
+    get the values of another row.
+    """
+    if not has_required(declared):
+        return values
+    gone = values.is_null() if values.null_count else None
+    if is_.is_struct(declared):
+        there = values.drop_null()
+        if not len(there):
+            return pa.array([None] * len(values), declared)
+        fields = [as_required(there.field(each.name), each.type) for each in declared]
+        if gone is not None:
+            places = np.maximum(np.cumsum(~gone.to_numpy(zero_copy_only=False)) - 1, 0)
+            fields = [each.take(pa.array(places)) for each in fields]
+        return pa.StructArray.from_arrays(fields, fields=list(declared), mask=gone)
+    lengths = np.diff(values.offsets.to_numpy())
+    if gone is not None:
+        lengths[gone.to_numpy(zero_copy_only=False)] = 0
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    if is_.is_map(declared):
+        keys, items = _entries(values.drop_null())
+        return pa.MapArray.from_arrays(offsets, keys, as_required(items, declared.item_type), declared, mask=gone)
+    elements = as_required(values.flatten(), declared.value_type)
+    return pa.ListArray.from_arrays(offsets, elements, declared, mask=gone)
+
+
+def _check(values: pa.Array, declared: pa.DataType, path: str) -> None:
+    for name, inner, field in _inside(values.drop_null(), declared):
+        inside = f"{path}.{name}"
+        if inner.null_count and not field.nullable:
+            msg = f"NOT NULL field {inside!r} must not contain NULL; {inner.null_count} values of a batch do."
+            raise InvalidInputError(msg)
+        _check(inner, field.type, inside)
+
+
+def _inside(values: pa.Array, declared: pa.DataType) -> Iterator[tuple[str, pa.Array, pa.Field]]:
+    """Yield name, values and declaration of the parts of a nested type, of values that are not NULL."""
+    if is_.is_struct(declared):
+        for field in declared:
+            yield field.name, values.field(field.name), field
+    elif is_.is_map(declared):
+        yield "value", _entries(values)[1], declared.item_field
+    elif is_.is_list(declared):
+        yield "element", values.flatten(), declared.value_field
+
+
+def _entries(values: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and values of maps, also of a slice of an array."""
+    first, last = (values.offsets[0].as_py(), values.offsets[-1].as_py()) if len(values) else (0, 0)
+    return values.keys.slice(first, last - first), values.items.slice(first, last - first)

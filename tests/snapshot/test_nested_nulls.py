@@ -1,0 +1,79 @@
+"""NOT NULL within columns, as Spark's batches have them: the fields of a row that is NULL are NULL."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from snapshot.errors import InvalidInputError
+from snapshot.schema.nested_nulls import as_nullable, refuse_nested_nulls
+from snapshot.schema.system_columns import conform
+
+INNER = pa.struct([pa.field("c", pa.string()), pa.field("d", pa.int32(), nullable=False)])
+ROW = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", INNER)])
+SCHEMA = pa.schema(
+    [("s", ROW), ("l", pa.list_(ROW)), ("m", pa.map_(pa.string(), pa.field("value", ROW, nullable=False)))]
+)
+LOOSE = pa.schema([(field.name, as_nullable(field.type)) for field in SCHEMA])
+
+
+def test_values_are_the_same_with_the_declared_types() -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        made = [
+            {
+                "s": _row(rng, 0.3),
+                "l": None if rng.random() < 0.3 else [_row(rng, 0.3) for _ in range(rng.randrange(3))],
+                "m": None if rng.random() < 0.3 else [(key, _row(rng, 0)) for key in "ab"[: rng.randrange(3)]],
+            }
+            for _ in range(rng.randrange(6))
+        ]
+        given = pa.RecordBatch.from_pylist(made, LOOSE).slice(rng.randrange(len(made) + 1))
+        refuse_nested_nulls(given, SCHEMA)
+        found = conform(given, SCHEMA)
+        found.validate(full=True)
+        assert found.schema == SCHEMA
+        file = io.BytesIO()
+        pq.write_table(pa.Table.from_batches([found]), file)
+        assert found.to_pylist() == given.to_pylist() == pq.read_table(file).to_pylist()
+
+
+def _row(rng: random.Random, gone: float) -> dict[str, Any] | None:
+    if rng.random() < gone:
+        return None
+    return {"a": rng.randrange(9), "b": None if rng.random() < 0.4 else {"c": rng.choice("xy"), "d": 5}}
+
+
+def test_a_null_field_of_a_row_that_is_null_is_none() -> None:
+    there = {"a": 1, "b": {"c": "x", "d": 2}}
+    gone = pa.array([True, False, True])
+    schema = pa.schema([("s", ROW)])
+    for declared in (as_nullable(ROW), ROW):
+        children = [pa.array([None, there[each.name], None], each.type) for each in declared]
+        given = pa.record_batch([pa.StructArray.from_arrays(children, fields=list(declared), mask=gone)], ["s"])
+        refuse_nested_nulls(given, schema)
+        for batch, wanted in ((given, [None, there, None]), (given.slice(2), [None])):
+            found = conform(batch, schema)
+            assert found.to_pylist() == [{"s": each} for each in wanted]
+            pq.write_table(pa.Table.from_batches([found]), io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"s": {"a": None, "b": None}}, "s.a"),
+        ({"s": {"a": 1, "b": {"c": None, "d": None}}}, "s.b.d"),
+        ({"l": [None, {"a": None, "b": None}]}, "l.element.a"),
+        ({"m": [("a", None)]}, "m.value"),
+        ({"m": [("a", {"a": 1, "b": {"c": "x", "d": None}})]}, "m.value.b.d"),
+    ],
+)
+def test_a_null_where_the_type_says_not_null_is_refused(row: dict[str, Any], path: str) -> None:
+    given = pa.RecordBatch.from_pylist([{}, row], LOOSE)
+    with pytest.raises(InvalidInputError, match=f"NOT NULL field '{path}' must not contain NULL; 1 values"):
+        refuse_nested_nulls(given, SCHEMA)
