@@ -131,6 +131,41 @@ def test_what_is_not_null_within_a_column_is_never_null(catalog: Catalog, key: s
     ]  # fmt: skip
 
 
+def test_fields_of_rows_change_by_their_new_type(catalog: Catalog) -> None:
+    """Fields are widened, added, dropped and moved; of a dropped one that is added again nothing is left."""
+    catalog.sql(
+        "CREATE TABLE f (k INT PRIMARY KEY NOT ENFORCED, v ROW<f1 INT, f2 ROW<f1 STRING, f2 INT NOT NULL>>, "
+        "l ARRAY<ROW<a INT NOT NULL, b STRING>>, m MAP<INT, ROW<x FLOAT, y INT>>, z ARRAY<ARRAY<INT>>)"
+    )
+    row = "ROW(10, ROW('a', 100)), ARRAY[ROW(1, 'x')], MAP[1, ROW(CAST(0.5 AS FLOAT), 2)], ARRAY[ARRAY[3]]"
+    catalog.sql(f"INSERT INTO f VALUES (1, {row})")
+    catalog.sql("ALTER TABLE f MODIFY v ROW<f1 BIGINT, f2 ROW<f3 DOUBLE, f2 INT>, f3 STRING>")
+    catalog.sql(
+        "ALTER TABLE f MODIFY (l ARRAY<ROW<b STRING, c INT, a BIGINT>>, m MAP<INT, ROW<x DOUBLE, y INT>>, "
+        "z ARRAY<ARRAY<BIGINT>>)"
+    )
+    big, half = 3_000_000_000, "CAST(0.5 AS DOUBLE)"
+    catalog.sql(
+        f"INSERT INTO f VALUES (2, ROW({big}, ROW({half}, CAST(NULL AS INT)), 'n'), ARRAY[ROW('y', 5, {big})], "
+        f"MAP[1, ROW({half}, 2)], ARRAY[ARRAY[{big}]])"
+    )
+    assert rows(catalog, "SELECT * FROM f") == [
+        (1, (10, (None, 100), None), [("x", None, 1)], {1: (0.5, 2)}, [[3]]),
+        (2, (big, (0.5, None), "n"), [("y", 5, big)], {1: (0.5, 2)}, [[big]]),
+    ]
+    kind = "ROW<f1 BIGINT, f2 ROW<f3 DOUBLE, f2 INT>, f3 STRING%s>"
+    for text, match in [
+        (f"v {kind.replace('f1 BIGINT', 'f1 BIGINT NOT NULL') % ''}", "'v.f1' cannot become NOT NULL"),
+        (f"v {kind % ', n INT NOT NULL'}", "'v.n' cannot become NOT NULL"),
+        (f"v {kind.replace('f1 BIGINT', 'f1 INT') % ''}", "from bigint to int"),
+        ("m MAP<BIGINT, ROW<x DOUBLE, y INT>>", "widen a nested type by its path"),
+        ("v INT", "widen a nested type by its path"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            catalog.sql(f"ALTER TABLE f MODIFY {text}")
+    assert len(rows(catalog, "SELECT * FROM f")) == 2
+
+
 def test_similar_to_is_a_pattern_for_the_whole_text(catalog: Catalog) -> None:
     (found,) = rows(catalog, f"SELECT {', '.join(text for text, _ in SIMILAR)}")
     assert dict(zip((text for text, _ in SIMILAR), found, strict=True)) == dict(SIMILAR)

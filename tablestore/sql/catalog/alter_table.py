@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import ClientValue
@@ -197,8 +198,7 @@ def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPo
     if not isinstance(column, PhysicalColumn) or not isinstance(before, PhysicalColumn):
         return []
     found: list[Change] = []
-    if before.type.spark != column.type.spark:
-        found.append(WidenColumn(name, column.type.spark))
+    found += _retyped(made, (column.name,), before.type.spark, column.type.spark)
     if before.type.nullable and not column.type.nullable:
         msg = f"table '{made.name}': column '{column.name}' cannot become NOT NULL: existing rows may have NULL in it."
         raise InvalidInputError(msg)
@@ -210,6 +210,60 @@ def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPo
         first, after = _neighbour(made, place)
         found.append(MoveColumn(name, first, after))
     return found
+
+
+def _retyped(made: CreateTable, path: tuple[str, ...], before: DataType, after: DataType) -> Iterator[Change]:
+    """Yield the changes that make one type of another; fields of rows are known by their names.
+
+    Raises:
+        InvalidInputError: a field becomes NOT NULL, or a new one is.
+    """
+    if before == after:
+        return
+    if isinstance(before, StructType) and isinstance(after, StructType):
+        yield from _refielded(made, path, before, after)
+    elif isinstance(before, ArrayType) and isinstance(after, ArrayType):
+        inside = (*path, "element")
+        yield from _nulls(made, inside, before.containsNull, after.containsNull)
+        yield from _retyped(made, inside, before.elementType, after.elementType)
+    elif isinstance(before, MapType) and isinstance(after, MapType) and before.keyType == after.keyType:
+        inside = (*path, "value")
+        yield from _nulls(made, inside, before.valueContainsNull, after.valueContainsNull)
+        yield from _retyped(made, inside, before.valueType, after.valueType)
+    else:
+        yield WidenColumn(_dotted(path), after)
+
+
+def _refielded(made: CreateTable, path: tuple[str, ...], before: StructType, after: StructType) -> Iterator[Change]:
+    there, wanted = ({each.name: each for each in kind.fields} for kind in (before, after))
+    yield from (DropColumn(_dotted((*path, name))) for name in there if name not in wanted)
+    kept = [name for name in there if name in wanted]
+    in_order = kept == [name for name in wanted if name in there]
+    previous: str | None = None
+    for name, new in wanted.items():
+        inside = (*path, name)
+        if name not in there:
+            yield from _nulls(made, inside, True, new.nullable)
+            yield AddColumn(_dotted(inside), new.dataType, previous is None, previous)
+        else:
+            yield from _nulls(made, inside, there[name].nullable, new.nullable)
+            yield from _retyped(made, inside, there[name].dataType, new.dataType)
+            if not in_order:
+                yield MoveColumn(_dotted(inside), previous is None, previous)
+        previous = name
+
+
+def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> Iterator[Change]:
+    """Yield the change that lets a part of a column be NULL, if there is one."""
+    if before and not after:
+        msg = f"table '{made.name}': '{'.'.join(path)}' cannot become NOT NULL: existing rows may have NULL in it."
+        raise InvalidInputError(msg)
+    if after and not before:
+        yield AllowNull(_dotted(path))
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(map(backquoted, path))
 
 
 def _neighbour(made: CreateTable, place: ColumnPosition | None) -> tuple[bool, str | None]:
