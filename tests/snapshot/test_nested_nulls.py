@@ -77,3 +77,15 @@ def test_a_null_where_the_type_says_not_null_is_refused(row: dict[str, Any], pat
     given = pa.RecordBatch.from_pylist([{}, row], LOOSE)
     with pytest.raises(InvalidInputError, match=f"NOT NULL field '{path}' must not contain NULL; 1 values"):
         refuse_nested_nulls(given, SCHEMA)
+
+
+def test_what_is_beneath_an_array_or_a_map_that_is_null_is_left_out() -> None:
+    made = [{"a": n, "b": None} for n in range(3)]
+    inner, gone, offsets = pa.array(made, as_nullable(ROW)), pa.array([True, False]), pa.array([0, 2, 3], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, inner, LOOSE.field("l").type, mask=gone)
+    maps = pa.MapArray.from_arrays(offsets, pa.array(["x", "y", "z"]), inner, LOOSE.field("m").type, mask=gone)
+    given = pa.record_batch([pa.nulls(2, LOOSE.field("s").type), lists, maps], LOOSE.names)
+    refuse_nested_nulls(given, SCHEMA)
+    found = conform(given, SCHEMA)
+    found.validate(full=True)
+    assert found.to_pylist() == [{"s": None, "l": None, "m": None}, {"s": None, "l": made[2:], "m": [("z", made[2])]}]
