@@ -308,6 +308,20 @@ def test_a_store_table_is_altered_with_its_definition(
     assert shown(another(), "t") == text
 
 
+def test_elements_and_values_stay_as_nullable_as_they_are(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE t (a ARRAY<INT NOT NULL>, m MAP<STRING, ARRAY<INT NOT NULL>>, n ARRAY<INT>)")
+    for column, words in [
+        ("a ARRAY<INT>", r"'a\.element' cannot become nullable"),
+        ("m MAP<STRING, ARRAY<INT>>", r"'m\.value\.element' cannot become nullable"),
+        ("m MAP<STRING, ARRAY<INT NOT NULL> NOT NULL>", r"'m\.value' cannot become NOT NULL"),
+        ("n ARRAY<INT NOT NULL>", r"'n\.element' cannot become NOT NULL"),
+    ]:
+        with pytest.raises(InvalidInputError, match=words):
+            catalog.sql(f"ALTER TABLE t MODIFY {column}")
+    catalog.sql("ALTER TABLE t MODIFY a ARRAY<BIGINT NOT NULL>")
+    assert "`a` ARRAY<BIGINT NOT NULL>" in shown(catalog, "t")
+
+
 def test_a_definition_follows_a_table_that_was_changed_elsewhere(catalog: Catalog, tmp_path: Path) -> None:
     """Changed from Python, or by a statement that died before it wrote the definition."""
     catalog.sql("CREATE TABLE t (a INT, v VARCHAR(9), b AS a + 1)")

@@ -224,11 +224,11 @@ def _retyped(made: CreateTable, path: tuple[str, ...], before: DataType, after: 
         yield from _refielded(made, path, before, after)
     elif isinstance(before, ArrayType) and isinstance(after, ArrayType):
         inside = (*path, "element")
-        yield from _nulls(made, inside, before.containsNull, after.containsNull)
+        _check_nulls(made, inside, before.containsNull, after.containsNull)
         yield from _retyped(made, inside, before.elementType, after.elementType)
     elif isinstance(before, MapType) and isinstance(after, MapType) and before.keyType == after.keyType:
         inside = (*path, "value")
-        yield from _nulls(made, inside, before.valueContainsNull, after.valueContainsNull)
+        _check_nulls(made, inside, before.valueContainsNull, after.valueContainsNull)
         yield from _retyped(made, inside, before.valueType, after.valueType)
     else:
         yield WidenColumn(_dotted(path), after)
@@ -254,12 +254,25 @@ def _refielded(made: CreateTable, path: tuple[str, ...], before: StructType, aft
 
 
 def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> Iterator[Change]:
-    """Yield the change that lets a part of a column be NULL, if there is one."""
-    if before and not after:
-        msg = f"table '{made.name}': '{'.'.join(path)}' cannot become NOT NULL: existing rows may have NULL in it."
-        raise InvalidInputError(msg)
+    """Yield the change that lets a field be NULL, if there is one."""
     if after and not before:
         yield AllowNull(_dotted(path))
+    else:
+        _check_nulls(made, path, before, after)
+
+
+def _check_nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> None:
+    """Check that elements and values stay NOT NULL, or nullable, as they are.
+
+    Raises:
+        InvalidInputError: they do not.
+    """
+    if before != after:
+        to, why = (
+            ("nullable", "only columns and fields can") if after else ("NOT NULL", "existing rows may have NULL in it")
+        )
+        msg = f"table '{made.name}': '{'.'.join(path)}' cannot become {to}: {why}."
+        raise InvalidInputError(msg)
 
 
 def _dotted(path: tuple[str, ...]) -> str:
