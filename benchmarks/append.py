@@ -72,7 +72,7 @@ def _published(bench: Bench, log: str, count: int) -> float:
     assert isinstance(publisher, KafkaPublisher)
     publisher.take_over()
     changes = opened.files.changes(1, CORES)
-    taken = timed(lambda: publisher.publish(changes))
+    taken = timed(lambda: publisher.publish([changes]))
     publisher.discard()
     return taken
 

@@ -365,8 +365,8 @@ class LogPublisher(Protocol):
         """Become the owner: abort the previous owner's open transactions and read what is already published."""
         ...
 
-    def publish(self, changes: ChangeSet) -> IndexEntry:
-        """Write a snapshot to the log and the index unless it is already there; called in snapshot order."""
+    def publish(self, snapshots: Sequence[ChangeSet]) -> list[IndexEntry]:
+        """Write snapshots that follow each other to the log and the index unless they are already there."""
         ...
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from log_system.base import LogPublisher
@@ -26,6 +26,7 @@ from snapshot.errors import (
     TableStoreError,
     UnavailableError,
 )
+from snapshot.records import ChangeSet
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.log_systems import SERVERS
@@ -41,6 +42,9 @@ _DOUBLINGS_MAX = 6
 _ALONE_SNAPSHOTS = 2
 """After so many snapshots that directly follow our own one before, no other writer is at work."""
 _LOOK_SECONDS = 0.005
+_TOGETHER_MAX = 50
+_TOGETHER_ROWS_MAX = 10_000
+"""Snapshots, and rows, that are published in one transaction."""
 
 _FENCED_AGAIN = (
     "This happened again and again while nobody published anything: if no other writer is at work, publishing takes "
@@ -250,10 +254,34 @@ def _publish_after(
         raise CorruptedError(msg)
     _check_not_moved(files, publisher, through)
     check_history(files, [*publisher.claimed, *([(listed.snapshot, listed.commit)] if listed else [])])
-    for snapshot in range(published + 1, through + 1):
-        yield publisher.publish(files.published(snapshot, table.options.buckets, fresh=False))
+    buckets, limits = table.options.buckets, table.options.publish
+    rows_max = min(_TOGETHER_ROWS_MAX, limits.driver_rows_max, limits.transaction_rows_max)
+    changes = (files.published(each, buckets, fresh=False) for each in range(published + 1, through + 1))
+    for together in _together(changes, rows_max):
+        try:
+            yield from publisher.publish(together)
+        except _IN_VAIN:
+            if len(together) == 1:
+                raise
+            # One of them cannot be published; those before it can.
+            for each in together:
+                yield from publisher.publish([each])
     if through > published:
         turns.published()
+
+
+def _together(changes: Iterable[ChangeSet], rows_max: int) -> Iterator[list[ChangeSet]]:
+    """Yield snapshots that are published at once, in one transaction: a large one alone, several small ones."""
+    group, rows = list[ChangeSet](), 0
+    for each in changes:
+        more = sum(map(each.rows, each.buckets))
+        if group and (rows + more > rows_max or len(group) == _TOGETHER_MAX):
+            yield group
+            group, rows = [], 0
+        group.append(each)
+        rows += more
+    if group:
+        yield group
 
 
 def check_not_ahead(table: TableFiles, published: int, committed: int) -> None:

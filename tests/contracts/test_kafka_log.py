@@ -12,13 +12,14 @@ from confluent_kafka.admin import AdminClient
 
 from log_system.gate import Gate, slices
 from log_system.index import LogIndex
+from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import CorruptedError, TableStoreError
+from snapshot.errors import CorruptedError, DataLostError, TableStoreError
 from tablestore.context import TableContext
-from tablestore.write.publish import publish_through, recover
+from tablestore.write.publish import newest, publish_through, recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, drain_raw, make_table, publisher_of, write
@@ -70,17 +71,17 @@ class KafkaLogContract:
     ) -> None:
         snapshot = self.commit(table, 1)
         assert self.log() == []
-        entry = publisher.publish(table.files.changes(snapshot, PARTITIONS))
+        [entry] = publisher.publish([table.files.changes(snapshot, PARTITIONS)])
         assert (entry.snapshot, entry.rows) == (snapshot, 10)
         assert LogIndex(table.files.storage).get(snapshot) == entry
         assert self.log() == sorted(changes(1))
 
     def test_a_snapshot_published_twice_is_there_once(self, table: TableContext, publisher: KafkaPublisher) -> None:
         snapshot = self.commit(table, 1)
-        first = publisher.publish(table.files.changes(snapshot, PARTITIONS))
-        assert publisher.publish(table.files.changes(snapshot, PARTITIONS)) == first
+        first = publisher.publish([table.files.changes(snapshot, PARTITIONS)])
+        assert publisher.publish([table.files.changes(snapshot, PARTITIONS)]) == first
         other = publisher_of(table)
-        assert other.publish(table.files.changes(snapshot, PARTITIONS)) == first
+        assert other.publish([table.files.changes(snapshot, PARTITIONS)]) == first
         other.discard()
         self.assert_log_is_table()
 
@@ -90,10 +91,10 @@ class KafkaLogContract:
         newer.take_over()
         snapshot = self.commit(table, 1)
         with pytest.raises(TableStoreError):
-            publisher.publish(table.files.changes(snapshot, PARTITIONS))
+            publisher.publish([table.files.changes(snapshot, PARTITIONS)])
         assert not publisher.owns_log
         assert self.log() == []
-        newer.publish(table.files.changes(snapshot, PARTITIONS))
+        newer.publish([table.files.changes(snapshot, PARTITIONS)])
         newer.discard()
         self.assert_log_is_table()
 
@@ -109,10 +110,36 @@ class KafkaLogContract:
     def test_all_that_is_missing_is_published_in_order(self, table: TableContext, publisher: KafkaPublisher) -> None:
         for batch in range(4):
             self.commit(table, batch)
-        newest = table.files.latest()
-        done = publish_through(table, publisher, newest)
+        done = publish_through(table, publisher, table.files.latest())
         assert [entry.snapshot for entry in done] == [1, 2, 3, 4]
         self.assert_log_is_table()
+
+    @pytest.mark.parametrize("hit", range(1, 5))
+    def test_snapshots_that_are_published_together_are_listed_one_by_one_also_after_a_crash(
+        self, table: TableContext, publisher: KafkaPublisher, hit: int
+    ) -> None:
+        """Who lists them, from memory or from the log, gives them the same ranges."""
+        for batch in range(4):
+            self.commit(table, batch)
+        with failing(LogIndex, "put", hits=range(hit, hit + 1)), pytest.raises(Crash):
+            recover(table, publisher)
+        assert newest(table.index) == hit - 1
+        self.recover(table)
+        assert newest(table.index) == 4
+        assert_index_is_true(self.path, PARTITIONS)
+        self.assert_log_is_table()
+
+    def test_snapshots_before_one_that_cannot_be_published_are_published(
+        self, table: TableContext, publisher: KafkaPublisher
+    ) -> None:
+        for batch in range(4):
+            self.commit(table, batch)
+        lost = table.files.changes(3, PARTITIONS)
+        for file in [file for files in lost.files.values() for file in files]:
+            lost.storage.delete(file.path)
+        with pytest.raises(DataLostError, match="snapshot 4 is committed but not yet in the log"):
+            recover(table, publisher)
+        assert newest(table.index) == 2
 
     def test_a_published_snapshot_without_index_entry_gets_it_back(
         self, table: TableContext, publisher: KafkaPublisher
@@ -196,6 +223,27 @@ class BrokerContract(KafkaLogContract):
 
 class TestJsonLog(BrokerContract):
     options: ClassVar[dict[str, Any]] = {"bucket": PARTITIONS}
+
+    def test_small_snapshots_share_a_transaction(self, table: TableContext, publisher: KafkaPublisher) -> None:
+        for batch in range(4):
+            self.commit(table, batch)
+        recover(table, publisher)
+        records = [len(partition) for partition in drain_raw(self.servers, self.topic, PARTITIONS)]
+        assert sum(records) == 40
+        ends = latest_offsets(table.log.settings.client, self.topic, read_committed=True)
+        assert [ends[partition] for partition in range(PARTITIONS)] == [count + 1 for count in records]
+
+    def test_a_large_snapshot_has_transactions_of_its_own(
+        self, table: TableContext, publisher: KafkaPublisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tablestore.write.publish._TOGETHER_ROWS_MAX", 25)
+        for batch, rows in enumerate((10, 10, 30, 10)):
+            write(Writer(table, None), changes(batch, rows))
+        with failing(KafkaPublisher, "publish", after=True, hits=range(2, 3)), pytest.raises(Crash):
+            recover(table, publisher)
+        assert newest(table.index) == 3
+        self.recover(table)
+        self.assert_log_is_table()
 
 
 class TestJsonLogByTasks(BrokerContract):

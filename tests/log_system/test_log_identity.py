@@ -119,7 +119,7 @@ def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_ne
     # One that has looked before the table was replaced, and goes on after it.
     shutil.copytree(kept / "_changes", rig.path / "_changes", dirs_exist_ok=True)
     with pytest.raises(TableReplacedError):
-        publisher._list(changed)
+        publisher._list(changed, {})
     publisher.discard()
     assert {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
     assert drain(rig.servers, rig.topic, PARTITIONS) == log
@@ -255,7 +255,7 @@ def test_a_publisher_asleep_before_its_index_entry_does_not_write_it_over(rig: T
     publisher.take_over()
     changed = table.files.published(2, PARTITIONS)
     with failing(KafkaPublisher, "_list"), pytest.raises(Crash):
-        publisher.publish(changed)
+        publisher.publish([changed])
     publisher._register = list(publisher.positions())
     rig.recover()
     rig.write(3)
@@ -263,7 +263,7 @@ def test_a_publisher_asleep_before_its_index_entry_does_not_write_it_over(rig: T
     before = rig.table.index.get(2)
     commit_expiry(rig.table.files, oldest)
     rig.table.index.delete(list(range(oldest)))
-    publisher._list(changed)
+    publisher._list(changed, {})
     assert rig.table.index.get(2) == (before if oldest == 2 else None)
     publisher.discard()
 

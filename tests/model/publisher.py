@@ -32,6 +32,7 @@ class PublisherSteps:
         self.scenario = scenario
         self.removed = removed
         self.processes = len(scenario.writes) + scenario.recovers
+        self._rows_max = scenario.driver_rows_max
         self.tasks = TaskSteps(scenario, removed, self.processes)
         fencing = ["replace token", "fence_tasks", "clear token"]
         if removed is Guard.TOKEN_FIRST:
@@ -58,7 +59,7 @@ class PublisherSteps:
         missing = self.missing(process)
         if not missing:
             step = "index.put"
-        elif len(missing) * self.scenario.rows > self.scenario.driver_rows_max:
+        elif len(missing) * self.scenario.rows > self._rows_max:
             step = "announce token" if self.keeps(Guard.ANNOUNCE) else "run_tasks"
         else:
             step = "send" if self.keeps(Guard.INDEX_LAST) else "index.put"
@@ -167,7 +168,7 @@ class PublisherSteps:
             found.append(position)
         return tuple(found)
 
-    # What publishes a small snapshot, as in KafkaPublisher.publish.
+    # What publishes small snapshots, as in KafkaPublisher.publish.
 
     def send(self, state: State, number: int, process: Process) -> Steps:
         """_publish_here: begin, produce, flush, send_offsets_to_transaction."""
@@ -175,19 +176,25 @@ class PublisherSteps:
         if state.holders[name] != number:
             yield f"send snapshot {process.at}: FencedError", self.discard(state, number, process)
             return
-        transaction = Transaction(
-            tuple((p, self.records(process, p)) for p in self.missing(process)),
-            moves=self.keeps(Guard.ONE_TRANSACTION),
-        )
-        sent = state._replace(open=put(state.open, name, transaction), late=put(state.late, name, False))
-        after = process._replace(step="commit_transaction")
-        yield f"send snapshot {process.at}", sent.with_process(number, after)
+        missing = self.missing(process)
+        for last in range(process.at, process.through + 1):
+            if last > process.at and len(missing) * self.scenario.rows * (last - process.at + 1) > self._rows_max:
+                break
+            records = tuple((p, self.records(process, p, last)) for p in missing)
+            transaction = Transaction(records, moves=self.keeps(Guard.ONE_TRANSACTION))
+            sent = state._replace(open=put(state.open, name, transaction), late=put(state.late, name, False))
+            after = process._replace(step="commit_transaction")
+            yield f"send snapshots {process.at} to {last}", sent.with_process(number, after)
 
-    def records(self, process: Process, partition: int) -> tuple[Record, ...]:
-        """The records of a snapshot that a partition lacks."""
+    def records(self, process: Process, partition: int, last: int) -> tuple[Record, ...]:
+        """The records that a partition lacks of the next snapshot, and those of later ones to the last."""
         held, rows = process.register[partition], self.scenario.rows
         first = held.rows_of(process.at) if held else 0
-        return tuple(Record(process.at, row, headers=row == rows - 1) for row in range(first, rows))
+        return tuple(
+            Record(snapshot, row, headers=row == rows - 1)
+            for snapshot in range(process.at, last + 1)
+            for row in range(first if snapshot == process.at else 0, rows)
+        )
 
     def commit_transaction(self, state: State, number: int, process: Process) -> Steps:
         """_publish_here: commit_transaction."""

@@ -7,8 +7,11 @@ snapshot before, where readers that begin with that snapshot begin to read. If t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
+from log_system.kafka.publisher.transactional_publisher import SentSnapshots
 from log_system.kafka.register import RegisterPosition
 from snapshot.records import ChangeSet, Snapshot
 
@@ -19,15 +22,15 @@ class AtLeastOncePublisher(EventualPublisher):
     def mend(self) -> None:
         """Do nothing: rows that were never committed cannot be taken back."""
 
-    def _send(self, changes: ChangeSet) -> None:
-        """Settle a snapshot and all later committed snapshots, unless already done.
+    def _send(self, snapshots: Sequence[ChangeSet]) -> SentSnapshots:
+        """Settle snapshots and all later committed snapshots, unless already done.
 
         A partition ends after the rows that this writer sent for its own snapshot, so that rows which others have sent
         after them, and will commit later, are in the range of a later snapshot.
         """
-        if all(position.holds(changes.snapshot.id) for position in self._register):
-            return
-        unsettled = self._repairs.changes_from(changes.snapshot.id)
+        unsettled = self._unsettled(snapshots)
+        if not unsettled:
+            return {}
         ends, dirty = [], {}
         for partition, (held, end) in enumerate(zip(self._register, self._log_ends(), strict=True)):
             filled = [each.snapshot.id for each in unsettled if each.rows(partition)]
@@ -39,6 +42,7 @@ class AtLeastOncePublisher(EventualPublisher):
             if filled:
                 dirty[partition] = held.end
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
+        return {}
 
     def _has_lost(self, partition: int, start: int, first: int) -> bool:
         """Return False: what retention has removed was there for readers."""

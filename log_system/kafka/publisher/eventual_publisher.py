@@ -20,7 +20,7 @@ from log_system.kafka.client.topic import TopicOffsets, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import check_topic_is, topic_ends
 from log_system.kafka.publisher.eager_producer import RecordStream
-from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher, SentSnapshots
 from log_system.kafka.register import RegisterPosition
 from snapshot.records import ChangeSet, SentRange, Snapshot
 
@@ -80,20 +80,26 @@ class EventualPublisher(KafkaPublisher):
             ends = self._log_ends(check=False)
             return self._repair(dict.fromkeys(range(self._log.partitions), 0), ends, (), newest, whole=True)
 
-    def _send(self, changes: ChangeSet) -> None:
-        """Settle a snapshot and all later committed snapshots, unless already done.
+    def _send(self, snapshots: Sequence[ChangeSet]) -> SentSnapshots:
+        """Settle snapshots and all later committed snapshots, unless already done.
 
         Repairs are sent in a transaction that also moves the register. A crash before its commit leaves the register
         unchanged; after a crash that follows the commit, the next publisher writes the index entry from the register.
         The entry's range starts where the previous one ends. If several snapshots are settled at once, the last one
         gets the range.
         """
-        if all(position.holds(changes.snapshot.id) for position in self._register):
-            return
-        unsettled = self._repairs.changes_from(changes.snapshot.id)
-        ends = self._log_ends()
-        dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
-        self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
+        if unsettled := self._unsettled(snapshots):
+            ends = self._log_ends()
+            dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
+            self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
+        return {}
+
+    def _unsettled(self, snapshots: Sequence[ChangeSet]) -> Sequence[ChangeSet]:
+        """Return the first of the snapshots that is not settled, and all later committed snapshots; none if all are."""
+        for snapshot in (changes.snapshot.id for changes in snapshots):
+            if not all(position.holds(snapshot) for position in self._register):
+                return self._repairs.changes_from(snapshot)
+        return ()
 
     def _check_records(self, consumer: Any, topic: TopicOffsets) -> None:
         """Do nothing: the records of an eventual log carry no positions."""
@@ -222,7 +228,7 @@ class EventualPublisher(KafkaPublisher):
                 return RegisterPosition(snapshot, 0, sent.records, done=True, end=sent.end, commit=commit)
         return RegisterPosition(snapshot, 0, 0, done=True, end=end, commit=commit)
 
-    def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
+    def _entry(self, changes: ChangeSet, starts: Sequence[int], sent: Mapping[int, RegisterPosition]) -> IndexEntry:
         """Return the index entry of a settled snapshot; ``records`` counts offsets, as others may have sent records."""
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []

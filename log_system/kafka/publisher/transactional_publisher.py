@@ -44,6 +44,8 @@ _THREAD_ROWS_MIN = 10_000
 """The fewest changes that justify another thread."""
 RunTasks = Callable[[Sequence[PartitionTask]], list[RegisterPosition]]
 """Runs one task per partition, each at least once, and returns their results in order."""
+SentSnapshots = Mapping[int, Mapping[int, RegisterPosition]]
+"""For each snapshot that was sent just now, its end in each partition."""
 
 
 def run_here(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
@@ -147,15 +149,15 @@ class KafkaPublisher:
                 consumer.close()
             self._producer = producer
 
-    def publish(self, changes: ChangeSet) -> IndexEntry:
-        """Write a snapshot to the log and the index, unless it is already there.
+    def publish(self, snapshots: Sequence[ChangeSet]) -> list[IndexEntry]:
+        """Write snapshots to the log and the index, unless they are already there.
 
-        All earlier snapshots must be published.
+        All earlier snapshots must be published. Several snapshots, which follow each other, share one transaction.
 
-        1. Send the changes that the log lacks: a small snapshot in one transaction over all partitions, a large one by
+        1. Send the changes that the log lacks: small snapshots in one transaction over all partitions, a large one by
            tasks. The register moves in the same transactions. A crash here leaves all or nothing of each transaction.
-        2. Write the index entry, which opens the gate. A crash before this leaves a published snapshot that readers
-           cannot see until the next publisher writes the entry.
+        2. Write the index entries, which open the gate. A crash before this leaves published snapshots that readers
+           cannot see until the next publisher writes the entries.
 
         Raises:
             FencedError: another publisher has taken over.
@@ -163,9 +165,9 @@ class KafkaPublisher:
         """
         with self._as_owner():
             # Step 1.
-            self._send(changes)
+            sent = self._send(snapshots)
             # Step 2.
-            return self._list(changes)
+            return [self._list(changes, sent.get(changes.snapshot.id, {})) for changes in snapshots]
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
         """Do nothing: a transactional log holds no changes of a snapshot before it is published."""
@@ -240,44 +242,60 @@ class KafkaPublisher:
             self.discard()
             raise
 
-    def _send(self, changes: ChangeSet) -> None:
-        """Send the changes of a snapshot that the log lacks."""
-        snapshot = changes.snapshot.id
-        missing = [p for p in range(self._log.partitions) if changes.rows(p) and not self._register[p].holds(snapshot)]
-        if sum(changes.rows(p) for p in missing) > self._log.driver_rows_max:
+    def _send(self, snapshots: Sequence[ChangeSet]) -> SentSnapshots:
+        """Send the changes of snapshots that the log lacks, and return where they are."""
+        lacking: list[tuple[ChangeSet, list[int]]] = []
+        for changes in snapshots:
+            snapshot, held = changes.snapshot.id, enumerate(self._register)
+            if missing := [p for p, position in held if changes.rows(p) and not position.holds(snapshot)]:
+                lacking.append((changes, missing))
+        if sum(changes.rows(p) for changes, missing in lacking for p in missing) <= self._log.driver_rows_max:
+            return self._publish_here(lacking)
+        for changes, missing in lacking:
             self._publish_by_tasks(changes, missing)
-        elif missing:
-            self._publish_here(changes, missing)
+        return {}
 
-    def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
-        """Publish to all partitions that lack the snapshot, in one transaction."""
-        snapshot = changes.snapshot.id
-        rows = sum(changes.rows(p) for p in missing)
-        threads = max(1, min(len(missing), _THREADS_MAX, rows // _THREAD_ROWS_MIN))
-        shares = [missing[number::threads] for number in range(threads)]
-        codecs = [self._codec_of(changes.schema, number) for number in range(threads)]
+    def _publish_here(self, lacking: Sequence[tuple[ChangeSet, list[int]]]) -> SentSnapshots:
+        """Publish snapshots to the partitions that lack them, in one transaction."""
+        if not lacking:
+            return {}
+        ids = [changes.snapshot.id for changes, _ in lacking]
+        doing = f"publish {_named(ids)} to topic {self._log.topic!r}"
+        with kafka_errors(doing, self._log.client, handle=self._producer):
+            self._producer.begin_transaction()
+            senders = [self._produce(changes, missing) for changes, missing in lacking]
+            flush(self._producer, self._log.client.wait_seconds)
+            sent = {
+                snapshot: {partition: sender.position() for partition, sender in each.items()}
+                for snapshot, each in zip(ids, senders, strict=True)
+            }
+            moved = {partition: position for each in sent.values() for partition, position in each.items()}
+            self._send_offsets(list(moved.values()), list(moved))
+            self._producer.commit_transaction(self._log.client.wait_seconds)
+        for partition, position in moved.items():
+            self._register[partition] = position
+        return sent
+
+    def _produce(self, changes: ChangeSet, partitions: Sequence[int]) -> dict[int, Sender]:
+        """Queue a snapshot's changes, in the open transaction; return the sender of each partition."""
+        rows = sum(changes.rows(partition) for partition in partitions)
+        threads = max(1, min(len(partitions), _THREADS_MAX, rows // _THREAD_ROWS_MIN))
         senders: dict[int, Sender] = {}
 
-        def send(partitions: Sequence[int], codec: LogFormat) -> None:
-            for partition in partitions:
+        def send(share: Sequence[int], codec: LogFormat) -> None:
+            for partition in share:
                 senders[partition] = Sender(self._log, self._producer, codec, partition)
                 position = self._register[partition].part_of(changes.snapshot)
                 senders[partition].send(changes, position, changes.rows(partition))
 
-        doing = f"publish snapshot {snapshot} to topic {self._log.topic!r}"
-        with kafka_errors(doing, self._log.client, handle=self._producer):
-            self._producer.begin_transaction()
-            if threads == 1:
-                send(missing, codecs[0])
-            else:
-                with ThreadPoolExecutor(threads, thread_name_prefix="publish") as pool:
-                    list(pool.map(send, shares, codecs))
-            flush(self._producer, self._log.client.wait_seconds)
-            moved = [senders[p].position() for p in missing]
-            self._send_offsets(moved, missing)
-            self._producer.commit_transaction(self._log.client.wait_seconds)
-        for partition, position in zip(missing, moved, strict=True):
-            self._register[partition] = position
+        shares = [partitions[number::threads] for number in range(threads)]
+        codecs = [self._codec_of(changes.schema, number) for number in range(threads)]
+        if threads == 1:
+            send(partitions, codecs[0])
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="publish") as pool:
+                list(pool.map(send, shares, codecs))
+        return senders
 
     def _publish_by_tasks(self, changes: ChangeSet, missing: Sequence[int]) -> None:
         """Publish with one task per partition, each in its own transactions under its partition's transactional id.
@@ -325,8 +343,8 @@ class KafkaPublisher:
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))
 
-    def _list(self, changes: ChangeSet) -> IndexEntry:
-        """Write and return the index entry of a snapshot that the log holds.
+    def _list(self, changes: ChangeSet, sent: Mapping[int, RegisterPosition]) -> IndexEntry:
+        """Write and return the index entry of a snapshot that the log holds; ``sent`` is where, as far as known.
 
         A publisher that was suspended before this step may find that another one has written the entry, and that the
         previous entry, which defines the start of the range, has expired. Then nothing is written.
@@ -348,7 +366,7 @@ class KafkaPublisher:
                     f"snapshot {snapshot} begins in the log is not known. log.repair() rebuilds the index."
                 )
                 raise CorruptedError(msg)
-        entry = self._entry(changes, before.ends if before is not None else self._log_starts())
+        entry = self._entry(changes, before.ends if before is not None else self._log_starts(), sent)
         if not expired:
             self._index.put(entry)
         return entry
@@ -357,18 +375,19 @@ class KafkaPublisher:
         found = earliest_offsets(self._log.client, self._log.topic)
         return [found[partition] for partition in range(self._log.partitions)]
 
-    def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
+    def _entry(self, changes: ChangeSet, starts: Sequence[int], sent: Mapping[int, RegisterPosition]) -> IndexEntry:
         """Return a snapshot's index entry; scans the log for the end in partitions that have moved past the snapshot.
 
         Args:
             changes: the snapshot's changes.
             starts: the snapshot's start offset in each partition, which is the end of the previous snapshot.
+            sent: the end of the snapshot in the partitions to which it was just sent.
         """
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []
         for partition, start in enumerate(starts):
             rows = changes.rows(partition)
-            held = self._register[partition]
+            held = sent.get(partition, self._register[partition])
             if not rows:
                 ranges.append(OffsetRange(start, start, 0, 0))
             elif held.snapshot == snapshot.id:
@@ -388,6 +407,11 @@ class KafkaPublisher:
             commit=snapshot.fingerprint,
             topic=self._topic_id,
         )
+
+
+def _named(snapshots: Sequence[int]) -> str:
+    first, last = snapshots[0], snapshots[-1]
+    return f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
 
 
 def _abort_in(log: KafkaLog, producer: Any, partitions: Sequence[int]) -> None:
