@@ -7,7 +7,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.harness.table_harness import TableHarness
 
 KAFKA_IMAGE = "apache/kafka:4.1.0"
+NAMED_KAFKA = "KAFKA_BOOTSTRAP_SERVERS"
 SPARK_PROCESSES = 2
 LONGEST = (
     "tests/cluster/test_standalone.py",
@@ -87,12 +88,11 @@ def _docker_answers() -> bool:
         return False
 
 
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka | LocalKafka]:
+@contextmanager
+def _running_kafka() -> Iterator[Kafka]:
     """Yield a real broker: the one of KAFKA_BOOTSTRAP_SERVERS, else one in a container, else one on Java here."""
-    named = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     with ExitStack() as stack:
-        if named:
+        if named := os.environ.get(NAMED_KAFKA):
             yield Kafka(named)
         elif _docker_answers():
             from testcontainers.kafka import KafkaContainer  # noqa: PLC0415 - slow to import
@@ -100,7 +100,23 @@ def kafka() -> Iterator[Kafka | LocalKafka]:
             container = stack.enter_context(KafkaContainer(KAFKA_IMAGE).with_kraft())
             yield Kafka(container.get_bootstrap_server())
         else:
-            yield stack.enter_context(LocalKafka())
+            yield Kafka(stack.enter_context(LocalKafka()).bootstrap_servers)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start one broker for all processes of pytest-xdist, before these start."""
+    if session.config.getoption("numprocesses", None) and not session.config.option.collectonly:
+        running = ExitStack()
+        os.environ[NAMED_KAFKA] = running.enter_context(_running_kafka()).bootstrap_servers
+        session.config.add_cleanup(running.close)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """Yield a real broker that others use, too: a test that stops brokers has its own."""
+    with _running_kafka() as running:
+        yield running
 
 
 @pytest.fixture
