@@ -12,13 +12,15 @@ from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.admin_requests import missing
 from log_system.kafka.client.topic import TopicIds, describe_topic, topic_id, topic_ids
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
 from log_system.report import Mended, Progress, RepairReport, Report, advice
-from snapshot.errors import ConflictError, CorruptedError, DataLostError
+from snapshot.errors import ConflictError, CorruptedError, DataLostError, FencedError
 from snapshot.messages import counted
 
 _ATTEMPTS_MAX = 200
+_INSPECTIONS_MAX = 5
 
 
 def repair(
@@ -81,8 +83,9 @@ def repair_transactional(
 ) -> Mended:
     """Rebuild the register, the index and the end of the log from the log's records and the table.
 
-    1. Take the log over: no other writer publishes from here on. Abort what brokers that lost the end of a transaction
-       left open. After a crash here or in any later step, the next repair or writer takes the log over.
+    1. Take the log over, abort what brokers that lost the end of a transaction left open, and inspect the log. Others
+       may take the log over meanwhile, if only to find that it is damaged; as long as they publish nothing, what was
+       inspected is right. After a crash here or in any later step, the next repair or writer takes the log over.
     2. Remove the index entries of snapshots lost at the end of the log, the newest first: an entry must not follow a
        gap that the next writer fills. If the log holds another history of the table (the table was restored from an
        older copy), leave index and register unchanged.
@@ -99,13 +102,11 @@ def repair_transactional(
         broken: snapshots whose index entries were unreadable and have been removed.
 
     Raises:
-        FencedError: another publisher took the log over; repair again.
+        FencedError: others publish, or took the log over after it was inspected; repair again.
         UnavailableError: the broker or the file system does not answer; repair again.
     """
     # Step 1.
-    publisher.take_over(check=False)
-    publisher.abort_hanging()
-    seen = inspect_log(table, ScanProgress(progress), whole=True)
+    seen = _inspected(table, publisher, progress)
     if len(seen.maps) != table.settings.partitions or _is_other_history(seen):
         return Mended(())
     # Step 2.
@@ -126,6 +127,26 @@ def repair_transactional(
         f"published snapshot {entry.snapshot} with {counted(entry.rows, 'change')}" for entry in done if entry.rows
     ]
     return Mended(tuple(actions))
+
+
+def _inspected(table: BoundLog, publisher: KafkaPublisher, progress: Progress | None) -> Inspection:
+    """Return what the log holds while the publisher owns it.
+
+    Raises:
+        FencedError: others keep publishing.
+    """
+    log = table.settings
+    for _ in range(_INSPECTIONS_MAX):
+        publisher.take_over(check=False)
+        publisher.abort_hanging()
+        seen = inspect_log(table, ScanProgress(progress), whole=True)
+        # A long inspection outlasts the attempts of writers and services to publish.
+        publisher.take_over(check=False)
+        ends = [end for _, end in bounds(log, (), whole=True)][: log.partitions]
+        if positions(log) == seen.register and ends == [found.scan.end for found in seen.maps]:
+            return seen
+    msg = f"topic {log.topic!r}: others published each time while the log was inspected; repair again."
+    raise FencedError(msg)
 
 
 def _restore_register(table: BoundLog, publisher: KafkaPublisher, seen: Inspection) -> list[str]:

@@ -19,7 +19,7 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.log import DeltaLog
-from snapshot.errors import FencedError, TableStoreError, UnavailableError
+from snapshot.errors import DataLostError, FencedError, TableStoreError, UnavailableError
 from tablestore.write import writer as writer_module
 from tests.harness.damage import PARTITIONS, Damaged
 from tests.harness.faults import Crash, failing, preceded
@@ -122,6 +122,19 @@ def test_others_write_or_repair_at_any_step(
     with suppress(FencedError, UnavailableError), preceded(owner, name, act, at=at):
         table.repair()
     finish(table)
+
+
+def test_a_repair_is_not_disturbed_by_those_who_find_the_log_damaged(table: Damaged) -> None:
+    """A service tries every two seconds to publish, and a repair of a long log takes longer."""
+    lose_end(table)
+
+    def find_out() -> None:
+        with pytest.raises(DataLostError):
+            table.write(7)
+
+    with preceded(repair_module, "inspect_log", find_out):
+        assert table.repair().ok
+    audit(table.path, table.servers, table.topic, PARTITIONS)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
