@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -17,8 +18,11 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
-from snapshot.errors import DataLostError
+from snapshot.errors import DataLostError, FencedError
+from tablestore import open_local
 from tablestore.options.read_options import parse_read_options
+from tablestore.service.service import Service
+from tablestore.service.watcher import Schedule
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import feed_schema
@@ -28,9 +32,11 @@ from tests.harness.local_writes import drain, fold, write
 from tests.harness.log_audit import repair_anew, verify
 from tests.harness.lost_end import ends_of, lose_ends
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.crash
 REGISTERS = "__consumer_offsets"
+QUICK = Schedule(poll=0.05, grace=0.2, maintain=0.2, verify=0.1, retry=0.1)
 LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
 
 
@@ -57,6 +63,14 @@ def repaired(rig: TableHarness) -> None:
     rig.write(9)
     assert verify(rig.table).ok
     rig.audit()
+
+
+def repaired_beside_others(rig: TableHarness) -> bool:
+    """Repair, unless others take the log over meanwhile."""
+    try:
+        return repair_anew(rig.table).ok
+    except FencedError:
+        return False
 
 
 def register_partition(group: str, partitions: int) -> int:
@@ -245,3 +259,46 @@ def test_a_stream_of_an_eventual_log_goes_on_after_its_broker_was_restarted(
     end = stream.latestOffset(start, ReadAllAvailable())
     assert sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part)) == 10
     rig.close()
+
+
+@pytest.mark.parametrize("has_grown", [False, True], ids=["shorter", "grown"])
+def test_the_service_publishes_nothing_in_the_place_of_what_is_gone_and_says_so(
+    broker: LocalKafka, rig: TableHarness, *, has_grown: bool
+) -> None:
+    """A tail that follows the log is given each change once, before and after the repair."""
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2)
+    rig.close()
+    seen: list[tuple[int, int]] = []
+    with open_local(rig.path) as local, Service(lambda: [str(rig.path)], schedule=QUICK) as service:
+
+        def follow() -> None:
+            for batch in local.tail(scan_mode="earliest", poll_seconds=0.05):
+                seen.extend((row["_commit_version"], row["id"]) for row in batch.to_pylist())
+                if sum(snapshot == 4 for snapshot, _ in seen) == 10:
+                    return
+
+        reader = Thread(target=follow, daemon=True)
+        reader.start()
+        until(lambda: service.states and service.states[0].verify.snapshot == 2)
+        until(lambda: len(seen) == 20)
+        lose_ends(broker, rig.topic, ends)
+        if has_grown:
+            with rig.stranger(f"stranger-{rig.topic}") as producer:
+                for n in range(60):
+                    producer.produce(rig.topic, b"{}", b"{}", n % PARTITIONS)
+                producer.flush(20)
+                producer.abort_transaction()
+        rig.commit(3)
+        until(lambda: "lost records" in service.states[0].error)
+        assert service.states[0].published == 2
+        until(lambda: repaired_beside_others(rig))
+        until(lambda: not service.states[0].error and service.states[0].verify.snapshot == 3)
+        assert service.states[0].verify.count == 0
+        rig.write(4)
+        rig.close()
+        until(lambda: not reader.is_alive())
+    assert sorted(seen) == [(snapshot, n) for snapshot in range(1, 5) for n in range(10)]
+    assert verify(rig.table).ok
+    rig.audit()
