@@ -138,7 +138,42 @@ def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPositio
         DataLostError: another record is there, or none.
         UnavailableError: the broker does not respond.
     """
-    waiting = {p: held.end - 1 for p, held in enumerate(positions) if held.records}
+    last = {p: held.end - 1 for p, held in enumerate(positions) if held.records}
+    for partition, message in _first(log, consumer, last):
+        is_last = _is_last(log, positions[partition], message)
+        if not is_last and not _may_be_gone(log, partition, message, last[partition]):
+            raise replaced(log, partition, last[partition])
+
+
+def followed(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPosition], ends: Mapping[int, int]) -> set[int]:
+    """Return the partitions that hold committed records after the register's position.
+
+    Args:
+        log: the log.
+        consumer: a read-committed consumer that reports the end of partitions.
+        positions: the register.
+        ends: the end of each partition, with what is in open transactions.
+
+    Raises:
+        UnavailableError: the broker does not respond.
+    """
+    # Only a transaction's marker follows the position, unless others have written, or transactions were aborted.
+    longer = {p: held.end for p, held in enumerate(positions) if ends[p] > held.end + 1}
+    return {partition for partition, message in _first(log, consumer, longer) if message.error() is None}
+
+
+def _first(log: KafkaLog, consumer: Any, offsets: Mapping[int, int]) -> Iterator[tuple[int, Any]]:
+    """Yield the first message at or after an offset of each partition; one with an error if nothing is there.
+
+    Partitions in which an open transaction hides what is there are left out.
+
+    Raises:
+        UnavailableError: the broker does not respond.
+        KafkaException: the broker responds with an error.
+    """
+    if not offsets:
+        return
+    waiting = dict(offsets)
     until = time.monotonic() + log.client.wait_seconds
     # Without this, the client looks the topic up only when it scans its topics, once a second.
     consumer.list_topics(log.topic, log.client.wait_seconds)
@@ -146,24 +181,23 @@ def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPositio
     while waiting:
         message = consumer.poll(_POLL_SECONDS)
         if message is None:
-            waiting = {p: last for p, last in waiting.items() if _stable_end(log, consumer, p) > last}
+            waiting = {p: offset for p, offset in waiting.items() if _stable_end(log, consumer, p) > offset}
             if waiting and time.monotonic() > until:
                 seconds = f"{log.client.wait_seconds:g} s"
                 msg = f"read the last published records of topic {log.topic!r}: no answer in {seconds}."
                 raise UnavailableError(msg)
         elif message.partition() in waiting:
-            partition = message.partition()
-            last = waiting.pop(partition)
-            if not _is_last(log, positions[partition], message) and not _may_be_gone(log, partition, message, last):
-                raise replaced(log, partition, last)
+            if message.error() is not None and message.error().code() not in _PASSED:
+                raise KafkaException(message.error())
+            del waiting[message.partition()]
+            yield message.partition(), message
     consumer.unassign()
 
 
 def caught_up(log: KafkaLog, position: RegisterPosition, partition: int, end: int) -> RegisterPosition:
     """Return a partition's position according to its records if these go on after the register's position.
 
-    The broker has then lost the register's last moves, though they were part of the transactions with the records. Only
-    a transaction's marker follows the register's position, unless others have written, or transactions were aborted.
+    The broker has then lost the register's last moves, though they were part of the transactions with the records.
 
     Args:
         log: the log.
@@ -207,15 +241,8 @@ def shorter(log: KafkaLog, partition: int, published: int, end: int) -> DataLost
 
 
 def _is_last(log: KafkaLog, held: RegisterPosition, message: Any) -> bool:
-    """Return whether a message, the first one at or after ``held.end - 1``, is the partition's last published record.
-
-    Raises:
-        KafkaException: the message is an error other than that nothing is there.
-    """
-    error = message.error()
-    if error is not None:
-        if error.code() not in _PASSED:
-            raise KafkaException(error)
+    """Return whether a message, the first one from ``held.end - 1`` on, is the partition's last published record."""
+    if message.error() is not None:
         return False
     found = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
     return found == held and (found.commit == held.commit or not held.commit)

@@ -11,6 +11,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from log_system.kafka import published_positions
 from log_system.kafka.client import connect
 from log_system.kafka.client.connect import KafkaClient, take_over
 from log_system.kafka.publisher import eager_producer, partition_tasks
@@ -151,3 +152,17 @@ def test_a_fenced_producer_with_unserved_reports_is_discarded_without_an_error(
     connect.discard(second)
     del first, second
     assert left_since(before) == []
+
+
+def test_partitions_that_hold_only_aborted_records_are_looked_at_together(rig: TableHarness) -> None:
+    """Each scan would take some 50 ms, in as many partitions as the table has buckets."""
+    rig.write(1)
+    rig.commit(2)
+    publisher = publisher_of(rig.table)
+    with failing(KafkaPublisher, "_send_offsets"), pytest.raises(Crash):
+        recover(rig.table, publisher)
+    with failing(published_positions, "last_position"):
+        publisher.take_over()
+    publisher.discard()
+    rig.recover()
+    rig.audit()

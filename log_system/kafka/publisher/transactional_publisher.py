@@ -27,6 +27,7 @@ from log_system.kafka.published_positions import (
     caught_up,
     check_kept,
     check_topic_is,
+    followed,
     register,
     snapshot_end,
     tasks_token,
@@ -221,10 +222,9 @@ class KafkaPublisher:
     def _check_records(self, consumer: Any, topic: TopicOffsets) -> None:
         """Check that the log still holds what the register says (``check_kept``), and follow it (``caught_up``)."""
         check_kept(self._log, consumer, self._register)
-        self._register = [
-            caught_up(self._log, held, partition, topic.offsets[partition])
-            for partition, held in enumerate(self._register)
-        ]
+        for partition in followed(self._log, consumer, self._register, topic.offsets):
+            held, end = self._register[partition], topic.offsets[partition]
+            self._register[partition] = caught_up(self._log, held, partition, end)
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
