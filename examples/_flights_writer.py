@@ -23,8 +23,8 @@ from tablestore import TableStore, session
 def die_instead_of_publishing() -> None:
     """Make this process kill itself with SIGKILL instead of publishing. The store itself has no such hook."""
 
-    def killed(self: KafkaPublisher, changes: Any) -> Any:
-        tell(event="dies", snapshot=changes.snapshot.id)
+    def killed(self: KafkaPublisher, snapshots: Any) -> Any:
+        tell(event="dies", snapshot=snapshots[-1].snapshot.id)
         os.kill(os.getpid(), signal.SIGKILL)
 
     KafkaPublisher.publish = killed  # type: ignore[method-assign]

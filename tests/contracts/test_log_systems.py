@@ -206,7 +206,7 @@ class LogSystemContract:
         seen = [
             row["id"]
             for partition, (start, end) in enumerate(zip(starts, tail.ends(), strict=True))
-            for batch in tail.split(partition, start, end, newest=False).read()
+            for batch in tail.split(partition, start.offset, end.offset, newest=False).read()
             for row in batch.to_pylist()
         ]
         assert sorted(seen) == [70, 71, 72]
