@@ -53,7 +53,8 @@ class Driver:
         settings = SMALL | {f"spark.{name.replace('__', '.')}": value for name, value in config.items()}
         given = (self._folder.name, make or of_the_store, url, settings)
         self._pool = ProcessPoolExecutor(1, context, _begin, given)
-        self.processes: tuple[int, int] = self.run(_processes)
+        # A process id may be another process's by the time that it is used; a descriptor stays this one's.
+        self._processes = [os.pidfd_open(pid) for pid in self.run(_processes)]
 
     def run(self, step: Callable[..., Any], *given: Any) -> Any:
         """Run a step with the session, and return what it returns."""
@@ -65,9 +66,9 @@ class Driver:
 
     def kill(self) -> None:
         """Kill Python and the JVM at once (SIGKILL)."""
-        for pid in self.processes:
+        for process in self._processes:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                signal.pidfd_send_signal(process, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         """Return the driver."""
@@ -81,6 +82,8 @@ class Driver:
             self.run(_stop)
         self._pool.shutdown()
         self.kill()
+        for process in self._processes:
+            os.close(process)
         self._folder.cleanup()
 
 
