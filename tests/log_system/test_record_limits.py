@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from log_system.formats import open_format
 from log_system.formats.record_sizes import field_count, largest_row, row_sizes
-from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.connect import KafkaClient, discarding, flush, kafka_errors, take_over
 from log_system.kafka.record_limits import record_limit
 from snapshot.errors import InvalidInputError
 from snapshot.row_kind import RowKind
@@ -25,6 +25,7 @@ from tablestore.context import TableContext
 from tablestore.write.writer import Writer
 from tests.harness import schema_strategies as tables
 from tests.harness.local_writes import drain_raw, make_table, publisher_of, rows_of, write
+from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import frame, make, rows
 from tests.tablestore.write.test_format_commit import limit_records
 
@@ -131,6 +132,21 @@ def test_a_limit_lowered_later_leaves_a_snapshot_pending_until_it_is_raised(
     write(writer, [(4, "small")])
     assert TableContext.open(str(path)).newest_visible() == 4
     assert sorted(rows_of(writer.table)) == [1, 2, 3, 4]
+
+
+def test_a_record_after_one_that_was_refused_names_the_reason(servers: str, topic: Callable[[], str]) -> None:
+    """Also where a later snapshot of the same transaction, or another partition, has the second record."""
+    name, client = topic(), KafkaClient({"bootstrap.servers": servers})
+    make_topic(servers, name)
+    limit_records(servers, name, 200_000)
+    with discarding(client.producer(name)) as producer:
+        take_over(producer, client.wait_seconds)
+        producer.begin_transaction()
+        producer.produce(name, text(500_000))
+        flush(producer, client.wait_seconds)
+        refused = pytest.raises(InvalidInputError, match=r"max\.message\.bytes of the topic")
+        with refused, kafka_errors("publish", client, handle=producer):
+            producer.produce(name, b"small")
 
 
 def test_the_clients_own_limit_is_named_and_raised_in_the_same_handle(

@@ -80,7 +80,7 @@ _INIT_STEP_SECONDS: Final = 0.02
 _INIT_STEP_SECONDS_MAX: Final = 0.5
 Handle = Producer | AdminClient | Consumer
 (_FATAL,) = codes("_FATAL")
-_CAUSELESS: Final = codes("_FATAL _PURGE_QUEUE _PURGE_INFLIGHT")
+_CAUSELESS: Final = codes("_FATAL _STATE _PURGE_QUEUE _PURGE_INFLIGHT")
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
@@ -314,8 +314,9 @@ def _cause(error: Exception, handle: Handle | None) -> KafkaException | TimeoutE
     sets its exception before it calls pending delivery callbacks, so Python may raise a ``SystemError``: either because
     a callback "returned a result with an exception set", or because a callback cleared the exception and the client
     returns an error without one. And after a transaction has failed, such as for lack of rights, it reports only that
-    the records were purged. A transactional producer names the cause when it is asked to begin a transaction. And a
-    consumer that lacks rights on its group waits until time is over; a poll gives the cause.
+    the records were purged, or that no more can be produced. A transactional producer names the cause when it is asked
+    to begin a transaction. And a consumer that lacks rights on its group waits until time is over; a poll gives the
+    cause.
     """
     if not isinstance(error, SystemError | KafkaException):
         assert isinstance(error, TimeoutError | BufferError)
