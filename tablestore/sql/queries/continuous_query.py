@@ -87,8 +87,8 @@ def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False,
     """
     if found.rows is not None:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
-    is_unique = found.key is not None and set(found.key) <= set(key)
-    is_same = is_unique and len(set(found.key or ())) == len(set(key))
+    own = None if found.key is None else set(found.key)
+    is_unique, is_same = own is not None and own <= set(key), own == set(key)
     if not is_unique and not combines:
         return None
     if not preimages and found.latest is not None and is_same:

@@ -76,7 +76,7 @@ POINTS: list[Point] = [
     (KafkaPublisher, "restore", 1),
     (LogIndex, "put", 1),
     (KafkaPublisher, "take_over", 2),
-    (KafkaPublisher, "publish", 2),
+    (KafkaPublisher, "publish", 1),
 ]
 """Steps of a repair: who has the method, its name, and the number of the call."""
 DAMAGES = {lose_end: POINTS, lose_register: POINTS[4:6], lose_index: POINTS[5:6], lose_topic: POINTS[4:6]}
