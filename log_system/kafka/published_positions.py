@@ -22,13 +22,14 @@ from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client.cluster import group_offsets
 from log_system.kafka.client.connect import kafka_errors
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.errors import codes
+from log_system.kafka.client.errors import NOTHING_THERE
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
 from log_system.kafka.client.topic import TopicOffsets, describe_topic, earliest_offsets, latest_of, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import DataLostError, UnavailableError
+from snapshot.records import ChangeSet
 
 logger = logging.getLogger("tablestore")
 _ANEW = (
@@ -36,7 +37,6 @@ _ANEW = (
     "hold every row: log.repair() publishes them again, into a topic with one partition a bucket."
 )
 _POLL_SECONDS: Final = 0.5
-_PASSED: Final = codes("_PARTITION_EOF OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 _REMEDY: Final = "Try again; a longer log.retention gives more time."
 _MESSAGES: Final = Wanted(messages=True)
 _WARNED: Final[set[tuple[str, int]]] = set()
@@ -157,8 +157,7 @@ def followed(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPosition]
     Raises:
         UnavailableError: the broker does not respond.
     """
-    # Only a transaction's marker follows the position, unless others have written, or transactions were aborted.
-    longer = {p: held.end for p, held in enumerate(positions) if ends[p] > held.end + 1}
+    longer = {p: held.end for p, held in enumerate(positions) if held.is_short_of(ends[p])}
     return {partition for partition, message in _first(log, consumer, longer) if message.error() is None}
 
 
@@ -187,14 +186,14 @@ def _first(log: KafkaLog, consumer: Any, offsets: Mapping[int, int]) -> Iterator
                 msg = f"read the last published records of topic {log.topic!r}: no answer in {seconds}."
                 raise UnavailableError(msg)
         elif message.partition() in waiting:
-            if message.error() is not None and message.error().code() not in _PASSED:
+            if message.error() is not None and message.error().code() not in NOTHING_THERE:
                 raise KafkaException(message.error())
             del waiting[message.partition()]
             yield message.partition(), message
     consumer.unassign()
 
 
-def caught_up(log: KafkaLog, position: RegisterPosition, partition: int, end: int) -> RegisterPosition:
+def caught_up(log: KafkaLog, position: RegisterPosition, partition: int) -> RegisterPosition:
     """Return a partition's position according to its records if these go on after the register's position.
 
     The broker has then lost the register's last moves, though they were part of the transactions with the records.
@@ -203,13 +202,10 @@ def caught_up(log: KafkaLog, position: RegisterPosition, partition: int, end: in
         log: the log.
         position: the register's position.
         partition: the partition.
-        end: the end of the partition, with what is in open transactions.
 
     Raises:
         UnavailableError: the broker does not respond.
     """
-    if end <= position.end + 1:
-        return position
     # What open transactions of other producers hide is not the table's: its own have ended.
     stable = latest_offsets(log.client, log.topic, read_committed=True)[partition]
     later = last_position(log, partition, position.end, stable)
@@ -311,18 +307,42 @@ def last_position(log: KafkaLog, partition: int, start: int, end: int | None = N
     return found
 
 
-def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tuple[int, int]:
-    """Find the end of a published snapshot, reading from the end of the previous snapshot.
+class SnapshotEnds:
+    """Where published snapshots that follow each other end in each partition: as sent just now, or as the log says."""
 
-    Returns:
-        The offset after its last record and the number of its records; ``(start, 0)`` if retention has removed it.
-    """
+    def __init__(
+        self, log: KafkaLog, snapshots: Sequence[ChangeSet], sent: Mapping[int, Mapping[int, RegisterPosition]]
+    ) -> None:
+        """Keep what is known: by snapshot, the partitions to which it was sent just now, with its end."""
+        self._log = log
+        self._last = snapshots[-1].snapshot.id
+        self._sent = sent
+        self._scanned: dict[int, Mapping[int, RegisterPosition]] = {}
+
+    def find(self, partition: int, start: int, snapshot: int) -> RegisterPosition | None:
+        """Return the end of a snapshot; None if retention has removed it.
+
+        A partition is scanned once for all snapshots from the first that is asked for, which begins at ``start``.
+        """
+        sent = self._sent.get(snapshot, {}).get(partition)
+        if sent is not None:
+            return sent
+        if partition not in self._scanned:
+            self._scanned[partition] = scan_ends(self._log, partition, start, self._last)
+        return self._scanned[partition].get(snapshot)
+
+
+def scan_ends(log: KafkaLog, partition: int, start: int, last: int) -> Mapping[int, RegisterPosition]:
+    """Return the ends of published snapshots, up to snapshot ``last``, according to the records from an offset on."""
+    ends: dict[int, RegisterPosition] = {}
     for position in _positions(log, partition, start):
-        if position.snapshot == snapshot and position.done:
-            return position.end, position.records
-        if position.snapshot > snapshot:
+        if position.snapshot > last:
             break
-    return start, 0
+        if position.done:
+            ends[position.snapshot] = position
+            if position.snapshot == last:
+                break
+    return ends
 
 
 def committed_records(

@@ -49,6 +49,13 @@ class RegisterPosition:
         """Return whether the partition holds all of a snapshot's changes for it."""
         return self.snapshot > snapshot or (self.snapshot == snapshot and self.done)
 
+    def is_short_of(self, end: int) -> bool:
+        """Return whether more than the marker of a transaction follows in a partition with this end.
+
+        Then others have written, transactions were aborted, or the broker has lost the register's last moves.
+        """
+        return end > self.end + 1
+
     def part_of(self, snapshot: Snapshot) -> RegisterPosition:
         """Return the position from which to publish a snapshot: this one if within the snapshot, else its start."""
         if self.snapshot == snapshot.id:

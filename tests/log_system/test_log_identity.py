@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.kafka.client import range_reader
 from log_system.kafka.client import topic as topics
+from log_system.kafka.published_positions import SnapshotEnds
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
@@ -119,7 +120,7 @@ def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_ne
     # One that has looked before the table was replaced, and goes on after it.
     shutil.copytree(kept / "_changes", rig.path / "_changes", dirs_exist_ok=True)
     with pytest.raises(TableReplacedError):
-        publisher._list(changed, {})
+        publisher._list(changed, SnapshotEnds(old.log.settings, [changed], {}))
     publisher.discard()
     assert {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
     assert drain(rig.servers, rig.topic, PARTITIONS) == log
@@ -263,7 +264,7 @@ def test_a_publisher_asleep_before_its_index_entry_does_not_write_it_over(rig: T
     before = rig.table.index.get(2)
     commit_expiry(rig.table.files, oldest)
     rig.table.index.delete(list(range(oldest)))
-    publisher._list(changed, {})
+    publisher._list(changed, SnapshotEnds(table.log.settings, [changed], {}))
     assert rig.table.index.get(2) == (before if oldest == 2 else None)
     publisher.discard()
 

@@ -26,6 +26,7 @@ from log_system.kafka.client.admin_requests import (
 from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import codes
 from snapshot.errors import NotFoundError, UnavailableError
+from snapshot.records import LogEnd
 
 T = TypeVar("T")
 _GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
@@ -125,11 +126,11 @@ class Cluster:
         """Return the end offset of each partition for readers of an isolation level."""
         return self._list(partitions, LATEST, _LEVELS[isolation])
 
-    def ends(self, partitions: Iterable[Partition], isolation: str) -> dict[Partition, tuple[int, int]]:
-        """Return what ``latest`` does, each with the partition's leader epoch; -1 if the broker has none."""
+    def ends(self, partitions: Iterable[Partition], isolation: str) -> dict[Partition, LogEnd]:
+        """Return what ``latest`` does, each with the partition's leader epoch."""
         found = self._ask(partitions, LATEST, _LEVELS[isolation])
         return {
-            each: (int(at.offset), -1 if at.leader_epoch is None else at.leader_epoch) for each, at in found.items()
+            each: LogEnd(at.offset, -1 if at.leader_epoch is None else at.leader_epoch) for each, at in found.items()
         }
 
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int, isolation: str) -> Offsets:

@@ -93,6 +93,8 @@ FAMILIES: Final[tuple[tuple[frozenset[int], type[TableStoreError]], ...]] = (
     (codes(_UNAVAILABLE), UnavailableError),
 )
 
+NOTHING_THERE: Final = codes("_PARTITION_EOF OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
+"""What a consumer that reports the end of partitions says where it has no record to return."""
 CREDENTIAL_CODES: Final = codes(_CREDENTIALS)
 _TOO_LARGE_CODES: Final = codes(_TOO_LARGE)
 _LONG_TRANSACTION: Final = codes("INVALID_TRANSACTION_TIMEOUT")

@@ -8,12 +8,11 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
-from log_system.kafka.client.errors import codes
+from log_system.kafka.client.errors import NOTHING_THERE
 from snapshot.errors import UnavailableError
 
 _POLL_SECONDS: Final = 0.5
 _TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001 - the client has no public name for it
-_PASSED: Final = codes("_PARTITION_EOF OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 
 
 def has_kept(client: KafkaClient, group: str, part: TopicPartition) -> bool:
@@ -43,7 +42,7 @@ def has_kept(client: KafkaClient, group: str, part: TopicPartition) -> bool:
                 error = None if message is None else message.error()
                 if error is not None and _TRUNCATED in error.str():
                     return False
-                if error is not None and error.code() not in _PASSED:
+                if error is not None and error.code() not in NOTHING_THERE:
                     raise KafkaException(error)
                 if message is not None:
                     return True

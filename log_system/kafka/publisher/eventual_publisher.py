@@ -18,7 +18,7 @@ from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
 from log_system.kafka.client.topic import TopicOffsets, latest_offsets
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import check_topic_is, topic_ends
+from log_system.kafka.published_positions import SnapshotEnds, check_topic_is, topic_ends
 from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher, SentSnapshots
 from log_system.kafka.register import RegisterPosition
@@ -228,7 +228,7 @@ class EventualPublisher(KafkaPublisher):
                 return RegisterPosition(snapshot, 0, sent.records, done=True, end=sent.end, commit=commit)
         return RegisterPosition(snapshot, 0, 0, done=True, end=end, commit=commit)
 
-    def _entry(self, changes: ChangeSet, starts: Sequence[int], sent: Mapping[int, RegisterPosition]) -> IndexEntry:
+    def _entry(self, changes: ChangeSet, starts: Sequence[int], ends: SnapshotEnds) -> IndexEntry:
         """Return the index entry of a settled snapshot; ``records`` counts offsets, as others may have sent records."""
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []

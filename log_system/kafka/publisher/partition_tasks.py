@@ -129,8 +129,8 @@ def _publish(task: PartitionTask) -> RegisterPosition:
             consumer.close()
         _check_owner(task)
         position = held or last_position(log, task.partition, task.position.end) or task.position
-        end = latest_offsets(log.client, log.topic, read_committed=False)[task.partition]
-        position = caught_up(log, position, task.partition, end)
+        if position.is_short_of(latest_offsets(log.client, log.topic, read_committed=False)[task.partition]):
+            position = caught_up(log, position, task.partition)
         # Step 3.
         codec = log.under(task.changes.schema).kept_codec()
         sender = Sender(log, producer, codec, task.partition)

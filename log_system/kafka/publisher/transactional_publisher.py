@@ -24,12 +24,12 @@ from log_system.kafka.client.connect import discard, discarding, flush, kafka_er
 from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, is_gone, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import (
+    SnapshotEnds,
     caught_up,
     check_kept,
     check_topic_is,
     followed,
     register,
-    snapshot_end,
     tasks_token,
     topic_ends,
 )
@@ -166,9 +166,9 @@ class KafkaPublisher:
         """
         with self._as_owner():
             # Step 1.
-            sent = self._send(snapshots)
+            ends = SnapshotEnds(self._log, snapshots, self._send(snapshots))
             # Step 2.
-            return [self._list(changes, sent.get(changes.snapshot.id, {})) for changes in snapshots]
+            return [self._list(changes, ends) for changes in snapshots]
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
         """Do nothing: a transactional log holds no changes of a snapshot before it is published."""
@@ -223,8 +223,7 @@ class KafkaPublisher:
         """Check that the log still holds what the register says (``check_kept``), and follow it (``caught_up``)."""
         check_kept(self._log, consumer, self._register)
         for partition in followed(self._log, consumer, self._register, topic.offsets):
-            held, end = self._register[partition], topic.offsets[partition]
-            self._register[partition] = caught_up(self._log, held, partition, end)
+            self._register[partition] = caught_up(self._log, self._register[partition], partition)
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
@@ -343,8 +342,8 @@ class KafkaPublisher:
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))
 
-    def _list(self, changes: ChangeSet, sent: Mapping[int, RegisterPosition]) -> IndexEntry:
-        """Write and return the index entry of a snapshot that the log holds; ``sent`` is where, as far as known.
+    def _list(self, changes: ChangeSet, ends: SnapshotEnds) -> IndexEntry:
+        """Write and return the index entry of a snapshot that the log holds.
 
         A publisher that was suspended before this step may find that another one has written the entry, and that the
         previous entry, which defines the start of the range, has expired. Then nothing is written.
@@ -366,7 +365,7 @@ class KafkaPublisher:
                     f"snapshot {snapshot} begins in the log is not known. log.repair() rebuilds the index."
                 )
                 raise CorruptedError(msg)
-        entry = self._entry(changes, before.ends if before is not None else self._log_starts(), sent)
+        entry = self._entry(changes, before.ends if before is not None else self._log_starts(), ends)
         if not expired:
             self._index.put(entry)
         return entry
@@ -375,26 +374,25 @@ class KafkaPublisher:
         found = earliest_offsets(self._log.client, self._log.topic)
         return [found[partition] for partition in range(self._log.partitions)]
 
-    def _entry(self, changes: ChangeSet, starts: Sequence[int], sent: Mapping[int, RegisterPosition]) -> IndexEntry:
-        """Return a snapshot's index entry; scans the log for the end in partitions that have moved past the snapshot.
+    def _entry(self, changes: ChangeSet, starts: Sequence[int], ends: SnapshotEnds) -> IndexEntry:
+        """Return a snapshot's index entry.
 
         Args:
             changes: the snapshot's changes.
             starts: the snapshot's start offset in each partition, which is the end of the previous snapshot.
-            sent: the end of the snapshot in the partitions to which it was just sent.
+            ends: where snapshots end in partitions that have moved past them.
         """
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []
         for partition, start in enumerate(starts):
             rows = changes.rows(partition)
-            held = sent.get(partition, self._register[partition])
             if not rows:
                 ranges.append(OffsetRange(start, start, 0, 0))
-            elif held.snapshot == snapshot.id:
-                ranges.append(OffsetRange(start, held.end, held.records, rows))
-            else:
-                end, records = snapshot_end(self._log, partition, start, snapshot.id)
-                ranges.append(OffsetRange(start, end, records, rows))
+                continue
+            held = self._register[partition]
+            position = held if held.snapshot == snapshot.id else ends.find(partition, start, snapshot.id)
+            end, records = (start, 0) if position is None else (position.end, position.records)
+            ranges.append(OffsetRange(start, end, records, rows))
         return self._described(snapshot, ranges)
 
     def _described(self, snapshot: Snapshot, ranges: Sequence[OffsetRange]) -> IndexEntry:

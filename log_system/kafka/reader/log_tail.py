@@ -61,7 +61,7 @@ class KafkaTail:
     def ends(self) -> list[LogEnd]:
         """Return the last stable offset of each partition, with its leader epoch."""
         found = self._cluster.ends(self._partitions, "read_committed")
-        return [LogEnd(*found[partition]) for partition in self._partitions]
+        return [found[partition] for partition in self._partitions]
 
     def generation(self) -> str:
         """Return the topic's id."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from log_system.index import IndexEntry, LogIndex
+from log_system.kafka import published_positions
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.publisher import transactional_publisher
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.register import RegisterPosition
 from snapshot.records import ChangeSet
 from snapshot.storage import Storage
 from tablestore.write.publish import TakeOverBackoff, recover
@@ -160,13 +161,13 @@ def test_what_others_publish_during_a_take_over_is_not_looked_up_in_the_log(
     write(slow, changes(1))
     write(others, changes(2))
     scanned: list[int] = []
-    real = transactional_publisher.snapshot_end
+    real = published_positions.scan_ends
 
-    def scan(log: KafkaLog, partition: int, start: int, snapshot: int) -> tuple[int, int]:
-        scanned.append(snapshot)
-        return real(log, partition, start, snapshot)
+    def scan(log: KafkaLog, partition: int, start: int, last: int) -> Mapping[int, RegisterPosition]:
+        scanned.append(last)
+        return real(log, partition, start, last)
 
-    monkeypatch.setattr(transactional_publisher, "snapshot_end", scan)
+    monkeypatch.setattr(published_positions, "scan_ends", scan)
     taken = before_it_takes_over(publisher, monkeypatch, lambda: [write(others, changes(n)) for n in (4, 5, 6)])
     write(slow, changes(3))
     slow.discard()
@@ -182,7 +183,7 @@ def test_a_recovery_that_is_fenced_leaves_the_log_to_its_new_owner(
     write(others, changes(1))
     real = KafkaPublisher.publish
 
-    def fenced(publishing: KafkaPublisher, found: ChangeSet) -> IndexEntry:
+    def fenced(publishing: KafkaPublisher, found: Sequence[ChangeSet]) -> list[IndexEntry]:
         # A writer at work takes over whenever this process is about to publish.
         if publishing is publisher:
             write(others, changes(3))
