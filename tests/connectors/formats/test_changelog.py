@@ -206,6 +206,33 @@ def test_metadata_of_a_message(name: str, message: dict[str, Any], expected: dic
     assert rows == [expected, dict.fromkeys(expected)]
 
 
+@pytest.mark.parametrize("standard", ["SQL", "ISO-8601"])
+def test_the_times_of_ogg_are_as_goldengate_writes_them(standard: str) -> None:
+    """`current_ts` with a T and `op_ts` with a blank, whatever the option says of the row's timestamps."""
+    times = ("ingestion-timestamp", "event-timestamp")
+    message = {"op_type": "I", "after": BOLT, "op_ts": "2020-05-13 15:40:06.000001", "current_ts": "2020-05-13T13:39:35.766000123"}  # fmt: skip  # noqa: E501
+    reader = opened("ogg-json", {"timestamp-format.standard": standard}, metadata=times)
+    (row,) = reader.decode([as_bytes(message)]).batch.to_pylist()
+    assert [row[name] for name in times] == [
+        dt.datetime(2020, 5, 13, 13, 39, 35, 766_000, tzinfo=UTC),
+        dt.datetime(2020, 5, 13, 15, 40, 6, 1, tzinfo=UTC),
+    ]
+
+
+@pytest.mark.parametrize(
+    "time", ["2020-02-30 00:00:00", "2020-05-13", "yesterday", 1_600_000_000, "2020-05-13 25:00:00"]
+)
+@pytest.mark.parametrize("count", [1, 40])
+def test_what_is_no_time_is_an_error_or_skips_the_message(time: Any, count: int) -> None:
+    good = {"op_type": "I", "after": BOLT, "op_ts": "2020-05-13 15:40:06"}
+    messages = [as_bytes(each) for each in (*[good] * count, good | {"op_ts": time}, good)]
+    with pytest.raises(BadRecordError, match=r"expected a time as 2024-01-31 12:30:00\.5, got") as raised:
+        opened("ogg-json", metadata=("event-timestamp",)).decode(messages)
+    assert (raised.value.position, raised.value.field) == (count, "op_ts")
+    found = opened("ogg-json", {"ignore-parse-errors": "true"}, metadata=("event-timestamp",)).decode(messages)
+    assert found.record.tolist() == [*range(count), count + 1]
+
+
 @pytest.mark.parametrize(
     ("name", "message", "field", "reason"),
     [

@@ -74,6 +74,17 @@ def test_the_bytes_are_flinks(schema: pa.Schema, row: tuple[Any, ...], expected:
     assert written("csv", schema, row).decode() == expected
 
 
+def test_a_row_that_is_null_is_read_as_written() -> None:
+    """Of an array that is NULL, an empty field makes an empty one, as in Flink."""
+    inner = pa.struct([("x", pa.int8()), ("y", pa.string())])
+    schema = pa.schema([("r", inner), ("a", pa.list_(pa.string())), ("s", inner)])
+    row = (None, None, {"x": 1, "y": "a"})
+    assert written("csv", schema, row).decode() == ",,1;a"
+    assert read("csv", schema, b",,1;a") == [(None, [], row[2])]
+    with pytest.raises(BadRecordError, match="must not be NULL"):
+        read("csv", pa.schema([pa.field("r", inner, nullable=False), ("s", pa.string())]), b",a")
+
+
 @pytest.mark.parametrize(
     ("options", "row", "expected"),
     [

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tablestore.connectors.formats.base import MetadataKind, text_or
+from tablestore.connectors.formats.text_casts import cast_texts
 from tablestore.connectors.formats.values import UnfitError, shown
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
@@ -21,6 +22,8 @@ _MILLIS: Final = pa.timestamp("ms", "UTC")
 _MICROS: Final = pa.timestamp("us", "UTC")
 _TEXT_OF_MILLIS: Final = r"^-?[0-9]{1,15}$"
 _MILLIS_MAX: Final = 10**15
+_MOMENT: Final = r"^([0-9-]{10})[T ]([0-9:]{8}(?:\.[0-9]{1,6})?)[0-9]{0,3}$"
+"""A time as text: GoldenGate writes one with a T, another with a blank. Digits beyond microseconds are cut."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,33 @@ class MessageMetadata(MetadataKind):
     entry: str = ""
     factor: int = 1
 
+    @property
+    def _is_moment(self) -> bool:
+        """Whether the field is a time as text, and not a number of milliseconds."""
+        return bool(pt.is_timestamp(self.type) and pt.is_string(self.field.type))
+
+    @property
+    def expected(self) -> str:
+        """What the field has to be, for error messages."""
+        return "a time as 2024-01-31 12:30:00.5" if self._is_moment else "milliseconds since 1970"
+
     def column(self, values: pa.Array) -> pa.Array:
         """Return the metadata of messages, whose field has these values, in the metadata's own type."""
+        if self._is_moment:
+            return _moments(values)[0].cast(self.type)
         if self.entry:
             values = pc.map_lookup(values, self.entry, "last")
-        if pt.is_timestamp(self.type) and not pt.is_timestamp(values.type):
+        if pt.is_timestamp(self.type):
             values = pc.multiply(values.cast(pa.int64()), self.factor)
         # A timestamp without a time zone is taken as one of UTC.
         return values.cast(self.type)
 
     def valid(self, values: pa.Array) -> np.ndarray:
         """Return a mask of the values that ``column`` can convert: times have to be within Arrow's range."""
-        if not pt.is_timestamp(self.type) or pt.is_timestamp(values.type):
+        if not pt.is_timestamp(self.type):
             return np.ones(len(values), bool)
+        if self._is_moment:
+            return _moments(values)[1]
         if self.entry:
             texts = pc.map_lookup(values, self.entry, "last")
             good = pc.match_substring_regex(texts, _TEXT_OF_MILLIS)
@@ -68,8 +85,15 @@ def check_times(wanted: Sequence[MessageMetadata], values: Mapping[str, Any]) ->
     for each in wanted:
         value = pa.array([values[each.field.name]], each.field.type)
         if not each.valid(value).all():
-            msg = f"expected milliseconds since 1970, got {shown(values[each.field.name])}"
+            msg = f"expected {each.expected}, got {shown(values[each.field.name])}"
             raise UnfitError(msg, each.field.name)
+
+
+def _moments(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return times as text as timestamps, and a mask of those that are valid."""
+    plain = pc.replace_substring_regex(texts, _MOMENT, r"\1 \2")
+    moments, read = cast_texts(plain, pa.timestamp("us"), separator=" ")
+    return moments, np.ones(len(texts), bool) if read is None else read
 
 
 def _text(name: str) -> MessageMetadata:
@@ -83,7 +107,7 @@ def _time(name: str, factor: int = 1) -> MessageMetadata:
 
 def _micros(name: str) -> MessageMetadata:
     fits = text_or(pt.is_timestamp, pt.is_date)
-    return MessageMetadata(_MICROS, "TIMESTAMP_LTZ(6)", fits, pa.field(name, pa.timestamp("us")))
+    return MessageMetadata(_MICROS, "TIMESTAMP_LTZ(6)", fits, pa.field(name, pa.string()))
 
 
 def _names(name: str) -> MessageMetadata:

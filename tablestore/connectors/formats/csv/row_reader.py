@@ -145,7 +145,7 @@ class CsvRowReader:
             return True
         # Without a null literal, NULL is written as an empty field. For types that cannot be parsed from an empty
         # text, an empty field is NULL.
-        return text == "" and not (pt.is_string(data_type) or pt.is_binary(data_type) or data_type.num_fields)
+        return text == "" and not (pt.is_string(data_type) or pt.is_binary(data_type) or pt.is_list(data_type))
 
     def _column(self, field: pa.Field) -> Callable[[str], Any]:
         data_type = field.type
