@@ -46,6 +46,43 @@ def test_what_is_written_reads_back_as_the_same(pair: Pair) -> None:
     assert parse(pair.expected) == tuple(parse(pair.text))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "VALUES (1, )", "VALUES (1), ", "VALUES (, 1)", "VALUES ()", "VALUES (1) (2)", "INSERT INTO t VALUES (1,)",
+        "SELECT a, FROM t", "SELECT , a FROM t", "SELECT a,, b FROM t", "SELECT f(a,) FROM t",
+        "SELECT ARRAY[1,] FROM t", "SELECT MAP['k', 1,] FROM t", "SELECT ROW(1,) FROM t", "SELECT (1,) FROM t",
+        "SELECT () FROM t",
+        "SELECT CAST(a AS ROW<x INT,>) FROM t", "SELECT CAST(a AS DECIMAL(5,)) FROM t", "SELECT COUNT(DISTINCT) FROM t",
+        "SELECT a FROM t,", "SELECT a FROM t, , u", "SELECT a FROM t AS x (b,)", "WITH x (a,) AS (SELECT 1) SELECT 1",
+        "SELECT a FROM t GROUP BY", "SELECT COUNT(*) FROM t GROUP BY HAVING COUNT(*) > 1",
+        "SELECT a FROM t GROUP BY a,",
+        "SELECT a FROM t GROUP BY ROLLUP ()", "SELECT a FROM t GROUP BY GROUPING SETS ((a),)",
+        "SELECT a FROM t ORDER BY", "SELECT a FROM t ORDER BY a,", "SELECT a FROM t WHERE a IN ()",
+        "SELECT a FROM t WHERE a IN (1,)", "SELECT SUM(a) OVER (PARTITION BY ORDER BY b) FROM t",
+        "SELECT SUM(a) OVER (PARTITION BY a, ORDER BY b) FROM t", "SELECT a FROM t JOIN u", "SELECT a FROM t JOIN u ON",
+        "SELECT a FROM t LEFT JOIN u", "SELECT a FROM t INNER JOIN u", "SELECT a FROM t JOIN u USING ()",
+        "SELECT a FROM t JOIN u USING (a,)", "SELECT a FROM t CROSS JOIN UNNEST(a,) AS u (x)",
+        "SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY,))",
+    ],
+)  # fmt: skip
+def test_a_list_with_a_missing_item_and_a_join_without_a_condition_are_errors(text: str) -> None:
+    with pytest.raises(SqlError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT COUNT(*) FROM t GROUP BY ()", "SELECT a FROM t GROUP BY GROUPING SETS ((a), ())",
+        "SELECT a FROM t, u CROSS JOIN v NATURAL JOIN w JOIN x USING (a) LEFT JOIN UNNEST(a) ON TRUE",
+        "SELECT f(), COUNT(*), SUM(a) OVER () FROM t WHERE a IN (SELECT 1)", "CREATE TABLE t (a INT) WITH ()",
+    ],
+)  # fmt: skip
+def test_an_empty_list_that_means_something_is_parsed(text: str) -> None:
+    assert parse(text)
+
+
 def test_an_error_shows_the_place() -> None:
     with pytest.raises(SqlError) as caught:
         parse("SELECT 1;\nCREATE TABLE t (\n  a NUMBER,\n  b INT\n)")

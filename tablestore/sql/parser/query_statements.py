@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, TypeVar
 
 from sqlglot import exp
 from sqlglot.parsers.hive import HiveParser
@@ -19,9 +19,11 @@ from tablestore.sql.parser.statements import Expression, Insert, Query
 from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
 
 _STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
+_LISTS: Final = frozenset({TokenType.ORDER_BY, TokenType.PARTITION_BY, TokenType.GROUP_BY})
 _SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)"
 _WINDOWS: Final = frozenset(WindowKind)
 _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
+T = TypeVar("T")
 
 
 class QueryReader(JsonReader):
@@ -29,6 +31,7 @@ class QueryReader(JsonReader):
 
     FUNCTIONS: ClassVar = {name: made for name, made in SparkParser.FUNCTIONS.items() if name not in NAMES}
     FUNCTION_PARSERS: ClassVar = {**SparkParser.FUNCTION_PARSERS, **PARSERS}
+    ADD_JOIN_ON_TRUE = False
     hints: dict[int, Hint]
     """The hints of the text that are not attached to a table or a query yet."""
 
@@ -66,6 +69,29 @@ class QueryReader(JsonReader):
         """Parse the hint after SELECT, which sqlglot does not see."""
         return mark(self.hints, self._prev.end)
 
+    def _parse_csv(self, parse_method: Callable[[], T | None], sep: TokenType = TokenType.COMMA) -> list[T]:
+        """Parse a list, and raise an error where an item is missing, which sqlglot leaves out."""
+        before = self._prev
+
+        def item() -> T | None:
+            found = parse_method()
+            if found is None:
+                is_first = self._prev is before
+                is_missing = before.token_type in _LISTS if is_first else self._prev.token_type == sep
+                if is_missing or (self._curr and self._curr.token_type == sep):
+                    self._expected("an expression")
+            return found
+
+        return super()._parse_csv(item, sep)
+
+    def _parse_join(self, *args: Any, **named: Any) -> exp.Join | None:
+        """Parse a join, and raise an error if no table follows a comma."""
+        is_comma = bool(self._curr) and self._curr.token_type == TokenType.COMMA
+        join = super()._parse_join(*args, **named)
+        if is_comma and join is None:
+            self._expected("a table")
+        return join
+
     def _parse_types(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse a type with its length, which Spark's dialect leaves out."""
         return super(HiveParser, self)._parse_types(*args, **named)  # type: ignore[arg-type]  # as they come
@@ -87,8 +113,8 @@ class QueryReader(JsonReader):
                 attach(node, self.hints)
             if isinstance(node, exp.Select):
                 attach_lookups(node, self.hints)
-            if isinstance(node, exp.Select) and not node.expressions:
-                self.raise_error("a SELECT without columns: name them, or use *", start)
+            if (missing := _missing(node)) is not None:
+                self.raise_error(missing, start)
             if isinstance(node, _STATEMENTS) and not isinstance(node, exp.Query):
                 self.raise_error("expected a query and nothing else in it", start)
             if isinstance(node, exp.Placeholder | exp.Parameter):
@@ -133,6 +159,8 @@ class QueryReader(JsonReader):
                 given[name or wanted[0]] = self._microseconds(interval, at)
             if not self._is_word(")"):
                 self._need(",")
+                if self._is_word(")"):
+                    self._expected("an argument")
         required = [each for each in ARGUMENTS[kind] if each != "OFFSET" and each not in given]
         if not table or not column or required:
             missing = ["TABLE t"] * (not table) + ["DESCRIPTOR(column)"] * (not column) + required
@@ -207,3 +235,26 @@ class QueryReader(JsonReader):
         """Return whether a parenthesis opens a list of column names, not a query."""
         is_open = bool(self._curr) and self._curr.token_type == TokenType.L_PAREN
         return is_open and not (self._next and self._next.token_type in _STARTS)
+
+
+def _missing(node: exp.Expr) -> str | None:
+    """Return what a part of a query must have and does not, or None; sqlglot accepts empty lists."""
+    is_group = isinstance(node.parent, exp.Group | exp.GroupingSets)
+    if isinstance(node, exp.Select) and not node.expressions:
+        return "a SELECT without columns: name them, or use *"
+    if isinstance(node, exp.Group) and not any(node.args.values()):
+        return "GROUP BY without columns"
+    if isinstance(node, exp.Rollup | exp.Cube) and is_group and not node.expressions:
+        return f"{node.key.upper()} without columns"
+    if isinstance(node, exp.Tuple) and not node.expressions and not is_group:
+        return "() without a value"
+    if isinstance(node, exp.In) and not any(value for name, value in node.args.items() if name != "this"):
+        return "IN () without a value"
+    if isinstance(node, exp.Distinct) and isinstance(node.parent, exp.AggFunc) and not node.expressions:
+        return f"{node.parent.key.upper()}(DISTINCT) without a value"
+    if isinstance(node, exp.Values) and (alias := node.args.get("alias")) is not None and not alias.this:
+        return "VALUES: a comma is missing between two rows"
+    if isinstance(node, exp.Join) and not any(map(node.args.get, ("on", "using", "method"))):
+        is_free = node.kind == "CROSS" or isinstance(node.this, exp.Lateral)
+        return None if is_free else "a JOIN without a condition: add ON, or use CROSS JOIN"
+    return None
