@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import posixpath
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ _CLIENTS = frozenset(
     ("botocore", "aiobotocore", "aiohttp", "urllib3", "requests", "gcsfs", "google", "azure", "adlfs", "fsspec")
 )
 """Packages whose exceptions are errors of an object store."""
+PROBE = ".clock-"
+"""How the names of the files begin that ``now_ms`` makes and removes."""
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified")
 
 
@@ -237,6 +240,26 @@ class Storage:
         if isinstance(modified, str):
             modified = datetime.fromisoformat(modified)
         return int((modified.timestamp() if isinstance(modified, datetime) else float(modified)) * 1000)
+
+    def now_ms(self) -> int:
+        """Return the time of this machine's clock, or of the file system's if that is earlier.
+
+        What is removed by its age goes by this time: a machine whose clock is ahead would remove what is still needed.
+
+        Returns:
+            Milliseconds since the epoch.
+
+        Raises:
+            UnavailableError: the file system failed.
+        """
+        probe = f"{PROBE}{uuid.uuid4().hex}"
+        self.put(probe, b"")
+        with _answering(self.path(probe), "looked up"):
+            try:
+                made_ms = self._modified_ms(self.filesystem.info(self.path(probe)))
+            finally:
+                self.filesystem.rm_file(self.path(probe))
+        return min(made_ms, int(time.time() * 1000))
 
     def delete(self, *names: str) -> int:
         """Remove files, ignoring those that do not exist.

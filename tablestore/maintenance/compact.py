@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -261,7 +260,7 @@ def _gather_tombstones(
             rule=table.rule,
             bucket=bucket,
             files=tuple(files),
-            staged_after_ms=0 if kept_ms == FOREVER else time.time_ns() // 1_000_000 - kept_ms,
+            staged_after_ms=0 if kept_ms == FOREVER else table.files.storage.now_ms() - kept_ms,
             target_bytes=table.options.write.target_file_size_bytes,
         )
         for bucket, files in sorted(by_bucket.items())

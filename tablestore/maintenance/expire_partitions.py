@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -76,7 +77,7 @@ def expire_partitions(
             f"it has {'no such option' if names else 'no partitions'}. Create the table with both."
         )
         raise InvalidInputError(msg)
-    pattern, before = _rule(table, options.expiration_ms)
+    pattern, before = _rule(table, options.expiration_ms, table.files.storage.now_ms())
     # Step 1.
     times = [(values, pattern.of(values)) for values in partitions()]
     old = [values for values, time in times if time is not None and time < before]
@@ -106,17 +107,17 @@ def has_old_partitions(table: TableContext) -> bool:
     expiration_ms, names = table.options.partition.expiration_ms, table.spec.partition_by
     if expiration_ms is None or not names:
         return False
-    pattern, before = _rule(table, expiration_ms)
+    pattern, before = _rule(table, expiration_ms, int(time.time() * 1000))
     partitions = {tuple(file.partition.get(name) for name in names) for file in table.files.base_table.files()}
     times = (pattern.of(dict(zip(names, values, strict=True))) for values in partitions)
     return any(time is not None and time < before for time in times)
 
 
-def _rule(table: TableContext, expiration_ms: int) -> tuple[PartitionTime, datetime]:
+def _rule(table: TableContext, expiration_ms: int, now_ms: int) -> tuple[PartitionTime, datetime]:
     """Return how to read a partition's time, and the time before which a partition is expired."""
     options = table.options.partition
     pattern = PartitionTime(options.pattern or f"${table.spec.partition_by[0]}", options.formatter)
-    return pattern, datetime.now(UTC) - timedelta(milliseconds=expiration_ms)
+    return pattern, datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(milliseconds=expiration_ms)
 
 
 def _named(values: PartitionValues) -> str:

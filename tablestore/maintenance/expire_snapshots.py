@@ -99,7 +99,7 @@ def rules_of(
     Raises:
         InvalidInputError: ``older_than`` or ``keep_last`` is invalid.
     """
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    now_ms = table.files.storage.now_ms() if now_ms is None else now_ms
     if keep_last is not None and keep_last < 1:
         msg = f"expire: keep_last={keep_last}: expected a number of 1 or more; the newest snapshot never expires."
         raise InvalidInputError(msg)
@@ -201,9 +201,12 @@ def expire_if_due(table: TableContext) -> ExpireReport | None:
     least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
     if newest - least < options.retain_min:
         return None
-    rules, times = rules_of(table, None, None), _times(files)
-    if not any(_may_go(times, rule, least - 1, newest - rule.keep_last) for rule in rules):
-        return None
+    times = _times(files)
+    for is_sure in (False, True):
+        # Only what may go by this machine's clock is worth a look at the file system's.
+        rules = rules_of(table, None, None, None if is_sure else int(time.time() * 1000))
+        if not any(_may_go(times, rule, least - 1, newest - rule.keep_last) for rule in rules):
+            return None
     consumers = Consumers(files.storage).all()
     if not _stale(table, consumers) and _pin(table, consumers)[0] < least:
         return None
@@ -273,8 +276,13 @@ def _stale(table: TableContext, consumers: Sequence[Consumer]) -> list[Consumer]
     expiration = table.options.consumer_expiration_ms
     if expiration is None:
         return []
-    now_ms = int(time.time() * 1000)
-    return [consumer for consumer in consumers if consumer.updated_ms < now_ms - expiration]
+    before = int(time.time() * 1000) - expiration
+    old = [consumer for consumer in consumers if consumer.updated_ms < before]
+    if not old:
+        return []
+    # Neither the clock of this machine nor that of the consumer's may end it: the store knows when it was written.
+    written, before = Consumers(table.files.storage).written_ms(), table.files.storage.now_ms() - expiration
+    return [consumer for consumer in old if max(consumer.updated_ms, written.get(consumer.name, 0)) < before]
 
 
 def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None) -> ExpireReport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from log_system.index import INDEX
@@ -10,7 +9,7 @@ from log_system.report import Progress
 from snapshot.errors import InvalidInputError
 from snapshot.messages import counted
 from snapshot.staging.stage import CHANGES
-from snapshot.storage import StoredFile
+from snapshot.storage import PROBE, StoredFile
 from snapshot.store.garbage import LOG, known_before
 from snapshot.store.tags import HOLD, TAGS
 from tablestore.context import TableContext
@@ -66,7 +65,8 @@ def remove_orphans(
         InvalidInputError: the age is less than an hour.
         UnavailableError: a file system operation failed.
     """
-    now_ms = int(time.time() * 1000)
+    # The store dates the files, too.
+    now_ms = table.files.storage.now_ms()
     before = before_ms(older_than, now_ms, "remove_orphans: older_than")
     if before > now_ms - AGE_MS_MIN:
         msg = (
@@ -98,7 +98,7 @@ def _stored(table: TableContext) -> list[StoredFile]:
     """Return the stored data files, and what failed calls may have left: temporary files, and holds of tags."""
     storage = table.files.storage
     files = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own)]
-    files = [file for file in files if file.name.endswith(".parquet")]
+    files = [file for file in files if file.name.endswith(".parquet") or file.name.startswith(PROBE)]
     for folder in (INDEX, TAGS, CONSUMERS, LOG, f"{CHANGES}/{LOG}"):
         files += [file for file in storage.files(folder) if file.name.endswith((".tmp", HOLD))]
     return files

@@ -15,6 +15,7 @@ from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.streaming.change_feed import Position
 
 CONSUMERS = "_consumers"
+_SUFFIX = ".json"
 _TOUCH_SECONDS = 60.0
 
 
@@ -74,9 +75,13 @@ class Consumers:
 
     def all(self) -> list[Consumer]:
         """Return all consumers, those that have read least first."""
-        texts = {file: self._storage.read(file) for file in self._storage.names() if file.endswith(".json")}
+        texts = {file: self._storage.read(file) for file in self._storage.names() if file.endswith(_SUFFIX)}
         found = [self._parse(file, text) for file, text in texts.items() if text is not None]
         return sorted(found, key=lambda consumer: (consumer.snapshot, consumer.name))
+
+    def written_ms(self) -> dict[str, int]:
+        """Return when each consumer's file was written, by the file system's clock, in milliseconds since the epoch."""
+        return {file.name.removesuffix(_SUFFIX): file.modified_ms for file in self._storage.files()}
 
     def delete(self, name: str) -> bool:
         """Delete a consumer, and return whether there was one."""
@@ -177,4 +182,4 @@ def reset_consumer(table: TableContext, name: str, point: Point | None) -> None:
 
 def _file(name: str) -> str:
     check_name(name, "consumer")
-    return f"{name}.json"
+    return f"{name}{_SUFFIX}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import shutil
 import signal
@@ -25,6 +26,7 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError
 from snapshot.records import ChangeSet
+from snapshot.storage import Storage
 from snapshot.store import garbage
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
@@ -227,6 +229,7 @@ def test_nothing_goes_that_a_consumer_the_log_or_a_reader_under_way_needs(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tablestore.streaming.consumers.time.time", lambda: unheard.updated_ms / 1000 - 7200)
         consumers.put("slow", 4)
+    os.utime(life.path / "_consumers" / "slow.json", (0, unheard.updated_ms / 1000 - 7200))
     assert life.expire(1, dry_run=True).consumers == ("slow",)
     report = life.expire(1)
     assert (report.oldest, report.held_by, report.consumers) == (9, "consumer 'quick'", ("slow",))
@@ -527,6 +530,8 @@ def test_a_clock_that_was_wrong_neither_keeps_snapshots_nor_expires_them_early(
         monkeypatch.setattr(time, "time", lambda days=days: clock() + days * day)
         write(writer, [(1, str(days))])
     table = TableContext.open(table.path)
+    # Time has passed for the file system, too.
+    monkeypatch.setattr(Storage, "_modified_ms", lambda *_: int(time.time() * 1000))
     report = expire(table, rules_of(table, None, None), dry_run=True)
     # Snapshot 3 was replaced eight days ago, 4 and 5 just now.
     assert report.oldest == 4
