@@ -24,8 +24,7 @@ SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    # A killed executor leaves the packages that it was sent; in its working folder, they go with the worker.
-    "spark.executor.extraJavaOptions": f"{JAVA} -Djava.io.tmpdir=.",
+    "spark.executor.extraJavaOptions": JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
