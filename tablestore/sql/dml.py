@@ -37,6 +37,7 @@ from tablestore.sql.parser.statements import (
     MergeClause,
     Overwrite,
     PhysicalColumn,
+    ShowPartitions,
     Truncate,
     Update,
     Verb,
@@ -74,6 +75,26 @@ def run_verb(scope: Scope, statement: Verb) -> Result:
         case Merge():
             made = _merge(scope, statement)
     return Result(statement, _told(made))
+
+
+def show_partitions(scope: Scope, shown: ShowPartitions) -> Result:
+    """List the partitions that have rows now, in the order of their values, as ``day=2024-01-31/hour=7``.
+
+    Raises:
+        NotFoundError: there is no such table.
+        InvalidInputError: it has no partitions, or a column or value of PARTITION (...) does not fit.
+    """
+    table = open_table(scope, shown.name)
+    names = table.partition_by if isinstance(table, TableStore) else ()
+    if not isinstance(table, TableStore) or not names:
+        msg = f"SHOW PARTITIONS: table '{shown.name}' is not partitioned: it has no PARTITIONED BY."
+        raise InvalidInputError(msg)
+    wanted = _in_partition(_partition_values(scope, table, shown.name, shown.partition))
+    columns = [F.col(backquoted(name)) for name in names]
+    texts = [F.coalesce(column.cast("string"), F.lit("NULL")) for column in columns]
+    named = F.concat_ws("/", *(F.concat(F.lit(f"{name}="), text) for name, text in zip(names, texts, strict=True)))
+    found = table.read(columns=names).where(wanted).distinct().sort(*columns).select(named).collect()
+    return Result(shown, columns=("partition name",), rows=tuple((row[0],) for row in found))
 
 
 def _told(made: Snapshot | None) -> str:

@@ -46,7 +46,7 @@ from tablestore.sql.catalog.execute_ddl import create_table, drop
 from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
-from tablestore.sql.catalog.table_references import tables_in
+from tablestore.sql.catalog.table_references import definition_of, tables_in
 from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import (
     CreateTable,
@@ -377,7 +377,7 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
     name = scope.settings.get(NAME)
     if not name:
         names = (statement.target, *tables_in(statement.query))
-        definitions = [scope.definition(each) for each in names]
+        definitions = [definition_of(scope, each) for each in names]
         # A table that was dropped and created again lacks the rows written before; its version makes it a new query.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

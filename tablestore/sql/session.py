@@ -20,7 +20,7 @@ from tablestore.sql.catalog.results import Result, shown
 from tablestore.sql.catalog.session_scope import GiveSpark, Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
-from tablestore.sql.dml import run_verb
+from tablestore.sql.dml import run_verb, show_partitions
 from tablestore.sql.inserts import create_table_as, insert, insert_all
 from tablestore.sql.parser.parse import parse
 from tablestore.sql.parser.statements import (
@@ -48,6 +48,7 @@ from tablestore.sql.parser.statements import (
     Select,
     SetOption,
     ShowCreate,
+    ShowPartitions,
     ShowTables,
     Statement,
     StatementSet,
@@ -119,12 +120,8 @@ class Catalog:
         """Run a parsed statement."""
         scope = self._scope
         match statement:
-            case ShowTables():
-                return show.show_tables(scope, statement)
-            case ShowCreate():
-                return show.show_create(scope, statement)
-            case Describe():
-                return show.describe(scope, statement)
+            case ShowTables() | ShowPartitions() | ShowCreate() | Describe():
+                return self._show(statement)
             case SetOption():
                 return self._set(statement)
             case ResetOption():
@@ -148,6 +145,17 @@ class Catalog:
                 return run_verb(scope, statement)
             case _:
                 return self._define(statement)
+
+    def _show(self, statement: ShowTables | ShowPartitions | ShowCreate | Describe) -> Result:
+        match statement:
+            case ShowTables():
+                return show.show_tables(self._scope, statement)
+            case ShowPartitions():
+                return show_partitions(self._scope, statement)
+            case ShowCreate():
+                return show.show_create(self._scope, statement)
+            case Describe():
+                return show.describe(self._scope, statement)
 
     def _define(self, statement: execute_ddl.Definer) -> Result:
         scope = self._scope

@@ -180,7 +180,7 @@ ALTER TABLE `t` DROP (`x`);
 ALTER TABLE IF EXISTS `t` DROP (`x`, `y`)
 
 ---- shows
-SHOW TABLES; SHOW VIEWS; SHOW CREATE TABLE t; SHOW CREATE VIEW v; DESCRIBE t; DESC `t`; DESCRIBE TABLE t
+SHOW TABLES; SHOW VIEWS; SHOW CREATE TABLE t; SHOW CREATE VIEW v; DESCRIBE t; DESC `t`; DESCRIBE TABLE t; SHOW PARTITIONS t; SHOW PARTITIONS t PARTITION (a = 'x', b = 1)
 
 ---- becomes
 SHOW TABLES;
@@ -189,7 +189,9 @@ SHOW CREATE TABLE `t`;
 SHOW CREATE VIEW `v`;
 DESCRIBE `t`;
 DESCRIBE `t`;
-DESCRIBE `t`
+DESCRIBE `t`;
+SHOW PARTITIONS `t`;
+SHOW PARTITIONS `t` PARTITION (`a` = 'x', `b` = 1)
 
 ---- settings
 SET; SET 'execution.runtime-mode' = 'batch'; SET table.exec.source.idle-timeout = '1 s'; RESET; RESET 'execution.runtime-mode'
@@ -783,7 +785,7 @@ line 1, column 6: SHOW COLUMNS is not supported: use DESCRIBE and the name of th
 SHOW PROCEDURES
 
 ---- error
-line 1, column 6: expected TABLES, VIEWS, CREATE TABLE or CREATE VIEW, got 'PROCEDURES'
+line 1, column 6: expected TABLES, VIEWS, PARTITIONS, CREATE TABLE or CREATE VIEW, got 'PROCEDURES'
 
 ---- DESCRIBE HISTORY
 DESCRIBE HISTORY t

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog, SqlError
+from tablestore.table.store import TableStore
 from tests.connectors.harness.wire import Wire
 from tests.sql.test_run import finish, rows
 
@@ -73,8 +74,69 @@ def test_a_hint_reads_an_old_snapshot_of_a_store_table(catalog: Catalog) -> None
 
 
 @pytest.mark.parametrize(
+    ("options", "batch", "streamed"),
+    [
+        ("'scan.snapshot-id' = '{first}'", [1], [1, 2, 3]),
+        ("'scan.mode' = 'from-snapshot', 'scan.snapshot-id' = '{first}'", [1], [1, 2, 3]),
+        ("'scan.timestamp-millis' = '{second_ms}'", [1, 2], [2, 3]),
+        ("'scan.mode' = 'default', 'scan.tag-name' = 'early'", [1], [2, 3]),
+        ("'scan.mode' = 'latest-full'", [1, 2], [1, 2, 3]),
+        ("'scan.mode' = 'full'", [1, 2], [1, 2, 3]),
+        ("'scan.mode' = 'latest'", [1, 2], [3]),
+        ("'scan-mode' = 'latest'", [1, 2], [3]),
+        ("'consumer-id' = 'me'", None, [1, 2, 3]),
+    ],
+)
+def test_hints_of_a_store_table_take_paimons_names(
+    catalog: Catalog, options: str, batch: list[int] | None, streamed: list[int]
+) -> None:
+    """A batch query reads one snapshot, a continuous one the rows from there on."""
+    catalog.sql("CREATE TABLE s (k INT); INSERT INTO s VALUES (1)")
+    table = catalog.table("s")
+    assert isinstance(table, TableStore)
+    first = table.snapshots()[0]
+    table.tags.create("early", snapshot=first.id)
+    catalog.sql("INSERT INTO s VALUES (2)")
+    hint = f"s /*+ OPTIONS({options.format(first=first.id, second_ms=table.snapshots()[0].timestamp_ms)}) */"
+    if batch is not None:
+        assert rows(catalog, f"SELECT k FROM {hint}") == [(k,) for k in batch]
+    came: list[int] = []
+    query = catalog.follow(catalog.sql(f"SELECT k FROM {hint}"), lambda frame, _: came.extend(row.k for row in frame.collect()))  # fmt: skip  # noqa: E501
+    try:
+        query.processAllAvailable()
+        catalog.sql("INSERT INTO s VALUES (3)")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(came) == streamed
+
+
+def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE s (k INT, PRIMARY KEY (k) NOT ENFORCED); CREATE TABLE t LIKE s; INSERT INTO s VALUES (1)")
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    finish(catalog, "INSERT INTO t SELECT * FROM s /*+ OPTIONS('scan.mode' = 'latest-full') */")
+    assert rows(catalog, "SELECT * FROM t") == [(1,)]
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
+        (
+            "SELECT * FROM s /*+ OPTIONS('scan.mode' = 'compacted-full') */",
+            "of a hint: expected one of default",
+        ),
+        ("SELECT * FROM s /*+ OPTIONS('scan.snapshot-id' = 'x') */", "option 'snapshot': expected a whole number of 0"),
+        (
+            "SELECT * FROM s /*+ OPTIONS('snapshot' = '1', 'scan.snapshot-id' = '1') */",
+            "of a hint is given twice",
+        ),
+        (
+            "SELECT * FROM s /*+ OPTIONS('scan-mode' = 'earliest') */",
+            "reads one snapshot.*got 'earliest'",
+        ),
+        ("SELECT * FROM s /*+ OPTIONS('consumer-id' = 'me') */", "'consumer' is not one of a batch read"),
+        ("SELECT * FROM s /*+ OPTIONS('scan.mode' = 'from-snapshot') */", "'from-snapshot' with option 'snapshot'"),
+        ("SELECT * FROM s /*+ OPTIONS('scan.mode' = 'latest', 'tag' = 'x') */", "a batch query reads one snapshot"),
         ("SELECT * FROM t /*+ OPTIONS('scan.mode' = 'x') */", "Unsupported options found for 'kafka': scan.mode"),
         ("SELECT * FROM t /*+ OPTIONS('connector' = 'upsert-kafka') */", "a hint cannot change option 'connector'"),
         ("SELECT * FROM v /*+ OPTIONS('topic' = 'x') */", "'v' is a view, which has no options"),

@@ -52,6 +52,10 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     """
     assert run(merge, "a") == [(2, "NEW"), (5, "five!")]
     catalog.sql("INSERT INTO k VALUES (5, 'we', 4, 4.5), (6, CAST(NULL AS STRING), 1, 1), (7, 'th', 1, 1)")
+    listed = catalog.sql("SHOW PARTITIONS k")
+    assert (listed.columns, listed.rows) == (("partition name",), (("day=NULL",), ("day=mo",), ("day=th",), ("day=tu",), ("day=we",)))  # fmt: skip  # noqa: E501
+    assert catalog.sql("SHOW PARTITIONS k PARTITION (day = 'mo')").rows == (("day=mo",),)
+    assert catalog.sql("SHOW PARTITIONS k PARTITION (day = 'xx')").rows == ()
     dropped = "ALTER TABLE k DROP PARTITION (day = 'mo'), PARTITION (day = NULL), PARTITION (day = 'xx')"
     assert [row[0] for row in run(dropped, "k")] == [3, 5, 7]
     with pytest.raises(NotFoundError, match="no row has these values of day"):
@@ -81,12 +85,16 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
         ("INSERT OVERWRITE k PARTITION (id = 1) SELECT 1", r"\['id'\] are not partition columns"),
         ("ALTER TABLE k DROP PARTITION (id = 1)", r"\['id'\] are not partition columns; it has \['day'\]"),
         ("ALTER TABLE topic DROP PARTITION (id = 1)", r"only rows of a store table can be changed"),
+        ("SHOW PARTITIONS k PARTITION (id = 1)", r"\['id'\] are not partition columns; it has \['day'\]"),
+        ("SHOW PARTITIONS a", r"SHOW PARTITIONS: table 'a' is not partitioned"),
+        ("SHOW PARTITIONS topic", r"SHOW PARTITIONS: table 'topic' is not partitioned"),
         ("INSERT OVERWRITE k SELECT 1", r"Different number of columns"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             catalog.sql(text)
-    with pytest.raises(NotFoundError):
-        catalog.sql("DELETE FROM nobody")
+    for text in ("DELETE FROM nobody", "SHOW PARTITIONS nobody"):
+        with pytest.raises(NotFoundError):
+            catalog.sql(text)
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
     with pytest.raises(InvalidInputError, match=r"INSERT OVERWRITE 'a': is not supported in streaming mode.*= 'batch'"):
         catalog.sql("INSERT OVERWRITE a VALUES (7, 'x')")

@@ -15,7 +15,6 @@ from snapshot.storage import Storage
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
-from tablestore.inspect.metadata_tables import INSPECTED
 from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
 from tablestore.sql.catalog.binding import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
 from tablestore.sql.catalog.create_like import merged
@@ -23,7 +22,7 @@ from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, FOLDER, Defin
 from tablestore.sql.catalog.hints import refuse_stored_secrets
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.store_tables import as_stored
-from tablestore.sql.catalog.table_references import check_there, tables_in
+from tablestore.sql.catalog.table_references import METADATA_TABLES, check_there, tables_in
 from tablestore.sql.parser.statements import AlterRename, CreateTable, CreateView, Drop, PhysicalColumn
 from tablestore.write.writer import Writer
 
@@ -192,7 +191,7 @@ def _check_name(name: str) -> None:
         msg = f"'{name}': the name is reserved by the warehouse. Choose another."
         raise InvalidInputError(msg)
     table, _, what = name.rpartition("$")
-    if table and what in INSPECTED:
+    if table and what in METADATA_TABLES:
         msg = f"'{name}': the name is that of a metadata table, of what is known of '{table}'. Choose another."
         raise InvalidInputError(msg)
 

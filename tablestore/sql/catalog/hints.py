@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
@@ -18,7 +19,7 @@ from tablestore.options.value_types import choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import CONNECTOR, check_table, connector_of
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.settings import HINTS
+from tablestore.sql.catalog.settings import HINTS, Mode
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text, is_secret
@@ -39,6 +40,18 @@ _PAIMON: Final = {
     "consumer-id": "consumer",
 }
 """Options of Paimon, and what they are here."""
+_PAIMON_MODES: Final = {
+    "default": "",
+    "full": "full",
+    "latest-full": "full",
+    "latest": "latest",
+    "from-snapshot": "from-snapshot",
+    "from-timestamp": "from-timestamp",
+}
+"""Values of Paimon's ``scan.mode``, and what they are here; the default follows from the other options."""
+_BATCH_MODES: Final = {"": "", "full": "", "latest": "", **{f"from-{name}": name for name in _BATCH}}
+"""Values of ``scan-mode`` that say what a batch query reads, and the option that says which snapshot."""
+_FROM_THE_START: Final = ("scan-mode", "full")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 
 
@@ -158,8 +171,12 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
         raise InvalidInputError(msg)
     made = replace(there.made, name=f"{name} {hint}")
     if connector_of(made) is None:
+        options = _own(name, options)
         _check_store(name, options)
-        return scope.keep_hinted(Definition(made, there.path, there.version, options))
+        definition = Definition(made, there.path, there.version, options)
+        if scope.settings.mode is Mode.BATCH:
+            batch_read(definition)
+        return scope.keep_hinted(definition)
     made = replace(made, options=_overridden(made.options, options))
     # A credential in a query is not stored, as in a temporary table.
     check_table(replace(made, temporary=True), scope.allowed)
@@ -173,14 +190,31 @@ def _overridden(defined: Options, given: Options) -> Options:
     return tuple((kept | dict(given)).items())
 
 
+def _own(name: str, options: Options) -> Options:
+    """Return the hint of a store table with Paimon's options under the names and values that they have here.
+
+    Raises:
+        InvalidInputError: an option is given twice, or there is no such mode.
+    """
+    found: dict[str, ClientValue] = {}
+    for key, value in options:
+        own = _PAIMON.get(key, key)
+        if own in found:
+            msg = f"'{name}': option '{own}' of a hint is given twice, once as '{key}'."
+            raise InvalidInputError(msg)
+        if key == "scan.mode" and str(value) not in _PAIMON_MODES:
+            msg = f"'{name}': option '{key}' of a hint: expected one of {', '.join(_PAIMON_MODES)}, got '{value}'."
+            raise InvalidInputError(msg)
+        found[own] = _PAIMON_MODES[str(value)] if key == "scan.mode" else value
+    return tuple((key, value) for key, value in found.items() if value != "")
+
+
 def _check_store(name: str, options: Options) -> None:
     known = tuple(dict.fromkeys((*_BATCH, *_STREAM)))
     for key, value in options:
         if key not in known:
-            here = _PAIMON.get(key)
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
-            hint = f"use '{here}'." if here else did_you_mean(key, known, otherwise=otherwise)
-            msg = f"'{name}': option '{key}' of a hint: {hint}"
+            msg = f"'{name}': option '{key}' of a hint: {did_you_mean(key, known, otherwise=otherwise)}"
             raise InvalidInputError(msg)
         if key in _NUMBERS:
             OptionSpec(key, integer(0)).parse(str(value))
@@ -192,7 +226,14 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     Raises:
         InvalidInputError: the hint has options of a stream.
     """
-    return _arguments(definition, _BATCH, "batch")
+    arguments = _arguments(definition, (*_BATCH, "scan-mode"), "batch")
+    mode = arguments.pop("scan_mode", "")
+    needed = _BATCH_MODES.get(mode)
+    if needed is None or (mode and arguments.keys() != ({needed} if needed else set())):
+        rule = ", ".join(f"'{each}' with option '{name}'" if name else f"'{each}'" for each, name in _BATCH_MODES.items() if each)  # fmt: skip  # noqa: E501
+        msg = f"'{definition.name}': a batch query reads one snapshot: 'scan-mode' is {rule}; got '{mode}'."
+        raise InvalidInputError(msg)
+    return arguments
 
 
 def stream_read(definition: Definition) -> dict[str, Any]:
@@ -202,8 +243,10 @@ def stream_read(definition: Definition) -> dict[str, Any]:
         InvalidInputError: the hint has options that a stream of the table does not take.
     """
     arguments = _arguments(definition, _STREAM, "streaming")
+    for name in arguments.keys() & set(_BATCH):
+        arguments.setdefault("scan_mode", f"from-{name}")
     assert isinstance(definition.made, CreateTable), "a view has no hints"
-    late = [key for key, _ in definition.hints if key != "maxRowsPerTrigger"]
+    late = [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
     if definition.made.primary_key and late:
         msg = (
             f"'{definition.name}': option '{late[0]}' is not supported in a continuous query of a table with a PRIMARY "

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlglot import exp
 
 from snapshot.errors import NotFoundError
 from tablestore.inspect.metadata_tables import INSPECTED
+from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
+
+AUDIT_LOG: Final = "audit_log"
+METADATA_TABLES: Final = (*INSPECTED, AUDIT_LOG)
+"""What follows the name of a table and ``$``."""
 
 
 def tables_in(query: Query) -> tuple[str, ...]:
@@ -32,7 +39,21 @@ def tables_in(query: Query) -> tuple[str, ...]:
 def is_inside(scope: Scope, name: str) -> bool:
     """Return whether a name is that of a metadata table such as ``t$snapshots``, and not of a table or view itself."""
     table, _, what = name.rpartition("$")
-    return bool(table) and what in INSPECTED and scope.find(name) is None
+    return bool(table) and what in METADATA_TABLES and scope.find(name) is None
+
+
+def is_audit_log(scope: Scope, name: str) -> bool:
+    """Return whether a name is that of the audit log of a table, ``t$audit_log``, which is unbounded."""
+    return is_inside(scope, name) and name.endswith(f"${AUDIT_LOG}")
+
+
+def definition_of(scope: Scope, name: str) -> Definition:
+    """Return the definition of a table or view; of a metadata table, that of the table it is of.
+
+    Raises:
+        NotFoundError: there is no such table or view.
+    """
+    return scope.definition(name.rpartition("$")[0] if is_inside(scope, name) else name)
 
 
 def check_there(scope: Scope, query: Query) -> None:

@@ -22,6 +22,7 @@ from tablestore.sql.parser.statements import (
     Select,
     SetOption,
     ShowCreate,
+    ShowPartitions,
     ShowTables,
     Statement,
     StatementSet,
@@ -44,7 +45,6 @@ _REFUSED: Final[Mapping[str, str]] = {
 }
 _NOT_SHOWN: Final[Mapping[str, str]] = {
     "COLUMNS": "use DESCRIBE and the name of the table",
-    "PARTITIONS": "use SELECT * FROM t$partitions, for a store table t",
     "JOBS": "'jobs' at the prompt lists the queries that it has started",
     "DATABASES": "a warehouse is one database",
     "CATALOGS": "a warehouse is one catalog",
@@ -117,11 +117,14 @@ class FlinkParser(VerbReader):
             return ShowTables()
         if self._take("VIEWS"):
             return ShowTables(views_only=True)
+        if self._take("PARTITIONS"):
+            name = self._object_name("the name of a table")
+            return ShowPartitions(name, self._list_of(self._dropped_value) if self._take("PARTITION") else ())
         if not self._take("CREATE"):
             word = "" if self._at_end() else self._curr.text.upper()
             if word in _NOT_SHOWN:
                 self.raise_error(f"SHOW {word} is not supported: {_NOT_SHOWN[word]}")
-            self._expected("TABLES, VIEWS, CREATE TABLE or CREATE VIEW")
+            self._expected("TABLES, VIEWS, PARTITIONS, CREATE TABLE or CREATE VIEW")
         is_view = self._take("VIEW")
         if not is_view and not self._take("TABLE"):
             self._expected("TABLE or VIEW")

@@ -40,6 +40,7 @@ from tablestore.sql.parser.statements import (
     Select,
     SetOption,
     ShowCreate,
+    ShowPartitions,
     ShowTables,
     Statement,
     StatementSet,
@@ -153,6 +154,12 @@ def _(altered: AlterWatermark) -> str:
 @render.register
 def _(shown: ShowTables) -> str:
     return "SHOW VIEWS" if shown.views_only else "SHOW TABLES"
+
+
+@render.register
+def _(shown: ShowPartitions) -> str:
+    partition = f" PARTITION ({_assigned(shown.partition)})" if shown.partition else ""
+    return f"SHOW PARTITIONS {backquoted(shown.name)}{partition}"
 
 
 @render.register

@@ -353,6 +353,14 @@ class ShowTables:
 
 
 @dataclass(frozen=True)
+class ShowPartitions:
+    """``SHOW PARTITIONS``, of all partitions or of those with some values."""
+
+    name: str
+    partition: Assignments = ()
+
+
+@dataclass(frozen=True)
 class ShowCreate:
     """``SHOW CREATE TABLE`` and ``SHOW CREATE VIEW``."""
 
@@ -469,6 +477,7 @@ Statement = (
     | AlterWatermark
     | AlterDrop
     | ShowTables
+    | ShowPartitions
     | ShowCreate
     | Describe
     | Insert

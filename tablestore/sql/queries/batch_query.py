@@ -16,10 +16,17 @@ from sqlglot import exp
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.spark.connect import is_remote
+from tablestore.sql.catalog.audit_log import past_changes
 from tablestore.sql.catalog.hints import batch_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
-from tablestore.sql.catalog.table_references import check_there, is_inside, is_proctime, tables_in
+from tablestore.sql.catalog.table_references import (
+    AUDIT_LOG,
+    check_there,
+    is_inside,
+    is_proctime,
+    tables_in,
+)
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
@@ -116,17 +123,23 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:
-    """Return the rows of a metadata table, named ``table$what``.
+    """Return the rows of a metadata table, named ``table$what``."""
+    opened, what = open_inside(scope, name), name.rpartition("$")[2]
+    return past_changes(opened) if what == AUDIT_LOG else opened.inspect.of(what)
+
+
+def open_inside(scope: Scope, name: str) -> TableStore:
+    """Open the table that a metadata table is of.
 
     Raises:
-        InvalidInputError: the table is a connector table, which has no metadata tables.
+        InvalidInputError: it is a connector table, which has no metadata tables.
     """
-    table, _, what = name.rpartition("$")
+    table = name.rpartition("$")[0]
     opened = open_table(scope, table)
     if not isinstance(opened, TableStore):
         msg = f"'{name}': '{table}' is a table of a connector; only store tables can be looked into."
         raise InvalidInputError(msg)
-    return opened.inspect.of(what)
+    return opened
 
 
 @contextmanager

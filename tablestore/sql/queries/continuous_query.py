@@ -18,16 +18,25 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from snapshot.storage import Storage
+from tablestore.sql.catalog.audit_log import stream_of_changes
 from tablestore.sql.catalog.hints import with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_references import check_there, tables_in
+from tablestore.sql.catalog.table_references import check_there, definition_of, is_audit_log, is_inside, tables_in
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
 from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
-from tablestore.sql.queries.batch_query import batch_frame, check_depth, names_of_view, over, within_view
+from tablestore.sql.queries.batch_query import (
+    batch_frame,
+    batch_table,
+    check_depth,
+    names_of_view,
+    open_inside,
+    over,
+    within_view,
+)
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, retracted_first, tidied, union
@@ -328,6 +337,10 @@ class _Planner:
         return self._tables[name]
 
     def _planned(self, name: str) -> Relation:
+        if is_inside(self._scope, name):
+            if is_audit_log(self._scope, name):
+                return of_rows(stream_of_changes(open_inside(self._scope, name)))
+            return of_rows(batch_table(self._scope, name, self._depth))
         made = self._scope.definition(name).made
         if isinstance(made, CreateTable):
             return source(self._scope, made, timed=self._timed)
@@ -342,7 +355,7 @@ class _Planner:
 
 def _check_definition(scope: Scope, name: str) -> None:
     """Check that a view, through the views that it reads, or a computed column has no random function."""
-    made = scope.definition(name).made
+    made = definition_of(scope, name).made
     if isinstance(made, CreateTable):
         for column in made.columns:
             if isinstance(column, ComputedColumn):
