@@ -25,6 +25,7 @@ from tablestore.write.publish import PublishPendingError
 from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, fold, rows_of, write
+from tests.harness.log_audit import verify
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 from tests.harness.waiting import PATIENCE_SECONDS, until
@@ -131,6 +132,29 @@ def test_a_broker_that_refuses_connections_is_named_and_recovered_from(
         broker.start()
     assert rig.recover() == [2]
     rig.audit()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"log__consistency": "eventual"}, {"log__consistency": "eventual", "key": False}],
+    ids=["transactional", "eventual", "eventual-appends"],
+)
+def test_a_writer_that_runs_goes_on_after_its_broker_was_away(tmp_path: Path, options: dict[str, object]) -> None:
+    """Its producer asks a coordinator in vain that it knew; no record is missed for the new leader epochs."""
+    with LocalKafka() as broker:
+        rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, "log", options)
+        writer = rig.writer()
+        assert write(writer, changes(1))
+        for batch in range(2, 4):
+            broker.kill()
+            broker.start()
+            if options:
+                with rig.stranger() as producer:
+                    producer.produce(rig.topic, b'{"id": 1, "v": "late"}', b'{"id": 1}', 0)
+            assert write(writer, changes(batch))
+        rig.close()
+        if "key" not in options:
+            assert verify(rig.table).ok
 
 
 def test_a_question_waits_for_a_leader_that_comes_back(tmp_path: Path) -> None:
