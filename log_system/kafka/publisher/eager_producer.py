@@ -6,6 +6,8 @@ finds both when it settles the snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,10 +51,16 @@ class KafkaLogSink:
         self._streams: dict[int, RecordStream] = {}
 
     def send(self, bucket: int, changes: pa.RecordBatch) -> None:
-        """Queue a bucket's changes."""
+        """Queue a bucket's changes.
+
+        Raises:
+            TableStoreError: the broker has refused what was sent before.
+        """
         if bucket not in self._streams:
             self._streams[bucket] = RecordStream(self._log.topic, bucket, self._producer)
-        self._streams[bucket].send(self._codec.encode(changes))
+        records = self._codec.encode(changes)
+        with self._errors():
+            self._streams[bucket].send(records)
 
     def close(self) -> dict[int, SentRange]:
         """Wait until the broker has acknowledged all records, and return where they are, by bucket.
@@ -60,11 +68,17 @@ class KafkaLogSink:
         Raises:
             TableStoreError: some are not acknowledged; records already in the log are repaired after the next commit.
         """
-        try:
-            doing = f"send changes to topic {self._log.topic!r}"
-            with kafka_errors(doing, self._log.client, handle=self._producer, indefinite=True):
-                flush(self._producer, self._log.client.wait_seconds)
+        with self._errors():
+            flush(self._producer, self._log.client.wait_seconds)
             return {bucket: stream.sent() for bucket, stream in self._streams.items()}
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the client's errors, and forget the producer after any error."""
+        doing = f"send changes to topic {self._log.topic!r}"
+        try:
+            with kafka_errors(doing, self._log.client, handle=self._producer, indefinite=True):
+                yield
         except BaseException:
             _PRODUCERS.forget(self._log.client)
             raise
