@@ -133,6 +133,10 @@ class LogEnd(NamedTuple):
     offset: int
     epoch: int = -1
 
+    def may_be_lost(self, now: LogEnd) -> bool:
+        """Return whether the leader has changed since, and may have lost this end."""
+        return self.epoch not in (-1, now.epoch)
+
 
 @dataclass(frozen=True)
 class SentRange:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from snapshot.records import Snapshot
+from snapshot.records import LogEnd, Snapshot
 
 SNAPSHOT_HEADER = "snapshot"
 POSITION_HEADER = "position"
@@ -36,6 +36,8 @@ class RegisterPosition:
         end: offset after the last record.
         commit: identifies the snapshot's commit (``Snapshot.fingerprint``); empty if unknown, as for snapshots
             published by versions that did not record commits.
+        epoch: the partition's leader epoch when it had reached ``end``, in eventual logs, whose records carry no
+            positions; -1 if unknown.
     """
 
     snapshot: int
@@ -44,10 +46,16 @@ class RegisterPosition:
     done: bool
     end: int
     commit: str = field(default="", compare=False)
+    epoch: int = field(default=-1, compare=False)
 
     def holds(self, snapshot: int) -> bool:
         """Return whether the partition holds all of a snapshot's changes for it."""
         return self.snapshot > snapshot or (self.snapshot == snapshot and self.done)
+
+    @property
+    def log_end(self) -> LogEnd:
+        """Where the partition ended then."""
+        return LogEnd(self.end, self.epoch)
 
     def is_short_of(self, end: int) -> bool:
         """Return whether more than the marker of a transaction follows in a partition with this end.
@@ -64,8 +72,8 @@ class RegisterPosition:
 
     def metadata(self) -> str:
         """Return the position as the metadata of a committed group offset; the offset itself is ``end``."""
-        fields: list[int | str] = [self.snapshot, self.rows, self.records, int(self.done)]
-        return json.dumps([*fields, self.commit] if self.commit else fields, separators=(",", ":"))
+        fields = [self.snapshot, self.rows, self.records, int(self.done), self.commit, self.epoch]
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_metadata(cls, end: int, metadata: str | None) -> RegisterPosition | None:
@@ -73,8 +81,10 @@ class RegisterPosition:
         if end < 0 or not metadata:
             return None
         try:
-            snapshot, rows, records, done, *more = json.loads(metadata)
-            return cls(int(snapshot), int(rows), int(records), bool(done), end, str(more[0]) if more else "")
+            fields = json.loads(metadata)
+            # Earlier versions wrote no leader epoch, and before that no commit.
+            snapshot, rows, records, done, commit, epoch, *_ = fields + ["", -1][len(fields) - 4 :]
+            return cls(int(snapshot), int(rows), int(records), bool(done), end, str(commit), int(epoch))
         except (TypeError, ValueError):
             return None
 

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.crash
 REGISTERS = "__consumer_offsets"
 QUICK = Schedule(poll=0.05, grace=0.2, maintain=0.2, verify=0.1, retry=0.1)
 EVENTUAL = {"log__consistency": "eventual"}
+EVENTUAL_APPENDS = {**EVENTUAL, "key": False}
 LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
 
 
@@ -73,6 +74,15 @@ def repaired_beside_others(rig: TableHarness) -> bool:
         return repair_anew(rig.table).ok
     except (FencedError, OutcomeUnknownError):
         return False
+
+
+def taken(write: Callable[[], object]) -> None:
+    """Write to an eventual log until the broker takes it: it refuses each producer that had sent what is gone, once."""
+    for _ in range(PARTITIONS):
+        with suppress(OutcomeUnknownError):
+            write()
+            return
+    write()
 
 
 def read_to_end(
@@ -264,6 +274,33 @@ def test_a_stream_of_an_eventual_log_goes_on_after_its_broker_was_restarted(
     end = stream.latestOffset(start, ReadAllAvailable())
     assert sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part)) == 10
     rig.close()
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["that-runs", "that-is-new"])
+@pytest.mark.parametrize("rig", [EVENTUAL, EVENTUAL_APPENDS], ids=["key", "appends"], indirect=True)
+def test_a_writer_of_an_eventual_log_notices_the_loss_though_the_log_has_grown_since(
+    broker: LocalKafka, rig: TableHarness, *, is_new: bool
+) -> None:
+    """The records of the write itself reach beyond the lost end, or those of others do; the lost keys are others."""
+    writer = rig.writer()
+    write(writer, changes(1))
+    ends = ends_of(rig.servers, rig.topic)
+    write(writer, changes(2))
+    lose_ends(broker, rig.topic, ends)
+    if is_new:
+        rig.close()
+        writer = rig.writer()
+        with rig.stranger() as producer:
+            for n in range(100, 160):
+                producer.produce(rig.topic, b'{"id": %d, "v": "late"}' % n, b'{"id": %d}' % n, n % PARTITIONS)
+    with pytest.raises((PublishPendingError, DataLostError), match=r"partition \d.*log.repair\(\)"):
+        taken(lambda: write(writer, [(n, "late") for n in range(100, 160)]))
+    rig.close()
+    assert not verify(rig.table).ok
+    assert repair_anew(rig.table).ok
+    taken(lambda: rig.write(9))
+    rig.close()
+    assert verify(rig.table).ok
 
 
 @pytest.mark.parametrize("has_grown", [False, True], ids=["shorter", "grown"])

@@ -13,7 +13,7 @@ from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.publisher.transactional_publisher import SentSnapshots
 from log_system.kafka.register import RegisterPosition
-from snapshot.records import ChangeSet, Snapshot
+from snapshot.records import ChangeSet, LogEnd, Snapshot
 
 
 class AtLeastOncePublisher(EventualPublisher):
@@ -35,10 +35,12 @@ class AtLeastOncePublisher(EventualPublisher):
         for partition, (held, end) in enumerate(zip(self._register, self._log_ends(), strict=True)):
             filled = [each.snapshot.id for each in unsettled if each.rows(partition)]
             sent = self._expected[1].get(partition) if filled == [self._expected[0]] else None
-            if sent is not None and held.end <= sent.first and sent.end <= end:
-                ends.append(sent.end)
+            # A leader that has changed may have lost what this writer sent.
+            is_kept = not held.log_end.may_be_lost(end)
+            if sent is not None and held.end <= sent.first and sent.end <= end.offset and is_kept:
+                ends.append(LogEnd(sent.end, end.epoch))
                 continue
-            ends.append(held.end)
+            ends.append(LogEnd(held.end, end.epoch))
             if filled:
                 dirty[partition] = held.end
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)

@@ -11,18 +11,22 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from confluent_kafka import TopicPartition
 
 from log_system.base import RepairSource
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
-from log_system.kafka.client.topic import TopicOffsets, latest_offsets
+from log_system.kafka.client.leader_epochs import shortened
+from log_system.kafka.client.topic import TopicOffsets, stable_ends
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import SnapshotEnds, check_topic_is, topic_ends
+from log_system.kafka.published_positions import SnapshotEnds, check_topic_is, replaced, topic_ends
 from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher, SentSnapshots
 from log_system.kafka.register import RegisterPosition
-from snapshot.records import ChangeSet, SentRange, Snapshot
+from snapshot.records import ChangeSet, LogEnd, SentRange, Snapshot
 
 logger = logging.getLogger("tablestore")
 
@@ -57,7 +61,7 @@ class EventualPublisher(KafkaPublisher):
         """
         with self._as_owner():
             ends = self._log_ends()
-            dirty = {p: held.end for p, held in enumerate(self._register) if ends[p] > held.end}
+            dirty = {p: held.end for p, held in enumerate(self._register) if ends[p].offset > held.end}
             self._repair(dirty, ends, (), None)
 
     def reconcile_all(self, newest: Snapshot) -> Mapping[int, int]:
@@ -90,7 +94,9 @@ class EventualPublisher(KafkaPublisher):
         """
         if unsettled := self._unsettled(snapshots):
             ends = self._log_ends()
-            dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
+            dirty = {
+                p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p].offset, unsettled)
+            }
             self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
         return {}
 
@@ -104,13 +110,22 @@ class EventualPublisher(KafkaPublisher):
     def _check_records(self, consumer: Any, topic: TopicOffsets) -> None:
         """Do nothing: the records of an eventual log carry no positions."""
 
-    def _log_ends(self, *, check: bool = True) -> list[int]:
-        """Return where each partition ends; ``check`` that none ends before what is settled."""
-        found = latest_offsets(self._log.client, self._log.topic, read_committed=True)
-        if check and any(found[partition] < held.end for partition, held in enumerate(self._register)):
-            # An open transaction hides the end, or the broker has lost it.
-            check_topic_is(self._log, topic_ends(self._log), self._register, None)
-        return [found[partition] for partition in range(self._log.partitions)]
+    def _log_ends(self, *, check: bool = True) -> list[LogEnd]:
+        """Return where each partition ends; ``check`` that none has lost what is settled."""
+        log = self._log
+        found = stable_ends(log.client, log.topic)
+        if check:
+            if any(found[partition].offset < held.end for partition, held in enumerate(self._register)):
+                # An open transaction hides the end, or the broker has lost it.
+                check_topic_is(log, topic_ends(log), self._register, None)
+            over = [
+                TopicPartition(log.topic, partition, held.end, leader_epoch=held.epoch)
+                for partition, held in enumerate(self._register)
+                if held.log_end.may_be_lost(found[partition])
+            ]
+            for partition in shortened(log.client, f"{log.group}-ends", log.topic, over):
+                raise replaced(log, partition, self._register[partition].end - 1)
+        return [found[partition] for partition in range(log.partitions)]
 
     def _is_clean(self, partition: int, end: int, unsettled: Sequence[ChangeSet]) -> bool:
         """Return whether a partition needs no repair: its new records are exactly this writer's for the one snapshot.
@@ -137,7 +152,7 @@ class EventualPublisher(KafkaPublisher):
     def _repair(
         self,
         dirty: Mapping[int, int],
-        ends: Sequence[int],
+        ends: Sequence[LogEnd],
         unsettled: Sequence[ChangeSet],
         settled: Snapshot | None,
         *,
@@ -148,7 +163,7 @@ class EventualPublisher(KafkaPublisher):
         Args:
             dirty: the partitions to read and the offset to start from. If retention has removed records after it, their
                 keys are unknown, so every key of the partition is made correct.
-            ends: for each partition, the offset at which to stop.
+            ends: for each partition, the offset at which to stop, with its leader epoch.
             unsettled: snapshots whose keys must be correct afterwards.
             settled: the newest snapshot that is settled afterwards; None leaves the register unchanged.
             whole: whether every key must be correct afterwards.
@@ -166,7 +181,7 @@ class EventualPublisher(KafkaPublisher):
             for partition, start in dirty.items():
                 first = max(start, held_from[partition])
                 every = whole or self._has_lost(partition, start, first)
-                for batch in self._repairs.wrong(partition, first, ends[partition], unsettled, whole=every):
+                for batch in self._repairs.wrong(partition, first, ends[partition].offset, unsettled, whole=every):
                     if not is_open:
                         self._producer.begin_transaction()
                         is_open = True
@@ -184,8 +199,14 @@ class EventualPublisher(KafkaPublisher):
             if not is_open:
                 self._producer.begin_transaction()
             flush(self._producer, log.client.wait_seconds)
+            # What was sent just now may be in a later leader epoch.
+            after = self._log_ends(check=False) if streams else ends
             moved = [
-                self._moved(p, ends[p], None if p in split else streams.get(p), settled) for p in range(log.partitions)
+                replace(
+                    self._moved(p, ends[p].offset, None if p in split else streams.get(p), settled),
+                    epoch=(after if p in streams else ends)[p].epoch,
+                )
+                for p in range(log.partitions)
             ]
             if settled is not None:
                 self._send_offsets(moved, range(log.partitions))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.cluster import Cluster
-from log_system.kafka.client.leader_epochs import has_kept
+from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import is_another
@@ -95,22 +95,24 @@ class KafkaTail:
         A broker that has lost the end of a partition does so under a new leader epoch, even if it is the same broker.
         """
         now = self._cluster.ends(self._partitions, "read_uncommitted")
-        client, group = self._log.client, f"{self._log.group}-tail"
-        for (topic, partition), (offset, epoch) in zip(self._partitions, reached, strict=True):
-            end, current = now[topic, partition]
-            is_over = epoch not in (-1, current)
-            if end >= offset and (
-                not is_over or has_kept(client, group, TopicPartition(topic, partition, offset, leader_epoch=epoch))
-            ):
-                continue
-            found = f"ends at offset {end}, before" if end < offset else "has lost what was before"
-            msg = (
-                f"table {self._table!r}: partition {partition} of topic {topic!r} {found} offset {offset}, up to which "
-                "this query has read it: the broker has lost the end of the log, as after an unclean leader election. "
-                "Let log.repair() bring back what is missing, then start a new query, with a new checkpoint and "
-                "scan_mode='full'."
-            )
-            raise DataLostError(msg)
+        log, over = self._log, list[TopicPartition]()
+        for (topic, partition), was in zip(self._partitions, reached, strict=True):
+            end = now[topic, partition]
+            if end.offset < was.offset:
+                self._raise_lost(partition, was.offset, f"ends at offset {end.offset}, before")
+            if was.may_be_lost(end):
+                over.append(TopicPartition(topic, partition, was.offset, leader_epoch=was.epoch))
+        for partition in shortened(log.client, f"{log.group}-tail", log.topic, over):
+            self._raise_lost(partition, reached[partition].offset, "has lost what was before")
+
+    def _raise_lost(self, partition: int, offset: int, found: str) -> NoReturn:
+        msg = (
+            f"table {self._table!r}: partition {partition} of topic {self._log.topic!r} {found} offset {offset}, up to "
+            "which this query has read it: the broker has lost the end of the log, as after an unclean leader "
+            "election. Let log.repair() bring back what is missing, then start a new query, with a new checkpoint and "
+            "scan_mode='full'."
+        )
+        raise DataLostError(msg)
 
     def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
         """Return a split of the records between two offsets."""
