@@ -11,28 +11,38 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
 from log_system.kafka.client.errors import NOTHING_THERE
 from snapshot.errors import UnavailableError
+from snapshot.records import LogEnd
 
 _POLL_SECONDS: Final = 0.5
 _TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001 - the client has no public name for it
 
 
-def shortened(client: KafkaClient, group: str, topic: str, reached: Sequence[TopicPartition]) -> set[int]:
+def shortened(
+    client: KafkaClient, group: str, topic: str, reached: Sequence[LogEnd], now: Sequence[LogEnd]
+) -> set[int]:
     """Return the partitions of a topic that have lost what they had in a leader epoch that is over.
 
     A new leader of a partition begins a new epoch where its log ends, also if it is the same broker after a crash. If
     an earlier epoch ends before an offset that was reached in it, the log has lost what was there, whatever it has now.
+    Without such an epoch, the broker is not asked.
 
     Args:
         client: the cluster.
         group: the consumer group of the request; nothing is committed for it.
         topic: the topic.
-        reached: for each partition to look at, an offset and the leader epoch in which the partition reached it.
+        reached: an earlier end of each partition.
+        now: the end of each partition, of which only the epoch is used.
 
     Raises:
         UnavailableError: the broker does not respond.
     """
-    waiting, lost = {part.partition for part in reached}, set[int]()
-    if not waiting:
+    over = [
+        TopicPartition(topic, partition, old.offset, leader_epoch=old.epoch)
+        for partition, (old, new) in enumerate(zip(reached, now, strict=True))
+        if old.may_be_lost(new)
+    ]
+    waiting, lost = {part.partition for part in over}, set[int]()
+    if not over:
         return lost
     doing = f"look up where earlier leader epochs of topic {topic!r} have ended"
     until = time.monotonic() + client.wait_seconds
@@ -41,7 +51,7 @@ def shortened(client: KafkaClient, group: str, topic: str, reached: Sequence[Top
         # already reading. The answer precedes any record.
         consumer = client.consumer(group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 10})
         try:
-            consumer.assign(list(reached))
+            consumer.assign(over)
             while waiting and time.monotonic() < until:
                 message = consumer.poll(_POLL_SECONDS)
                 if message is None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AdminClient,
@@ -29,7 +28,7 @@ from log_system.kafka.client.admin_requests import (
     one,
     partitions_led,
 )
-from log_system.kafka.client.cluster import Cluster, Partition
+from log_system.kafka.client.cluster import Cluster, Offsets, Partition
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 from snapshot.records import LogEnd
@@ -50,6 +49,7 @@ __all__ = [
     "is_gone",
     "latest_of",
     "latest_offsets",
+    "stable_ends",
     "topic_id",
     "topic_ids",
 ]
@@ -57,7 +57,6 @@ __all__ = [
 logger: Final = logging.getLogger("tablestore")
 LOOK_SECONDS: Final = 2.0
 """How often, in seconds, a reader that receives nothing checks whether its topic still exists."""
-T = TypeVar("T")
 _CHECK_SECONDS_MAX: Final = 5.0
 """Maximum time to look for a topic after a failure."""
 
@@ -361,14 +360,15 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
     return latest_of(client, topic, read_committed=read_committed).offsets
 
 
-def stable_ends(client: KafkaClient, topic: str) -> dict[int, LogEnd]:
+def stable_ends(client: KafkaClient, topic: str) -> list[LogEnd]:
     """Return the last stable offset of each partition, with its leader epoch.
 
     Raises:
         NotFoundError: the topic does not exist.
     """
     cluster, asked, _ = _asked(client, topic)
-    return _by_number(cluster.ends(asked, "read_committed"))
+    found = cluster.ends(asked, "read_committed")
+    return [found[each] for each in asked]
 
 
 def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
@@ -394,7 +394,7 @@ def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) 
     return found
 
 
-def _by_number(found: Mapping[Partition, T]) -> dict[int, T]:
+def _by_number(found: Offsets) -> dict[int, int]:
     return {number: offset for (_, number), offset in found.items()}
 
 

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import TopicPartition
-
 from log_system.base import RepairSource
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
@@ -113,19 +111,15 @@ class EventualPublisher(KafkaPublisher):
     def _log_ends(self, *, check: bool = True) -> list[LogEnd]:
         """Return where each partition ends; ``check`` that none has lost what is settled."""
         log = self._log
-        found = stable_ends(log.client, log.topic)
+        found = stable_ends(log.client, log.topic)[: log.partitions]
         if check:
-            if any(found[partition].offset < held.end for partition, held in enumerate(self._register)):
+            if any(end.offset < held.end for end, held in zip(found, self._register, strict=True)):
                 # An open transaction hides the end, or the broker has lost it.
                 check_topic_is(log, topic_ends(log), self._register, None)
-            over = [
-                TopicPartition(log.topic, partition, held.end, leader_epoch=held.epoch)
-                for partition, held in enumerate(self._register)
-                if held.log_end.may_be_lost(found[partition])
-            ]
-            for partition in shortened(log.client, f"{log.group}-ends", log.topic, over):
-                raise replaced(log, partition, self._register[partition].end - 1)
-        return [found[partition] for partition in range(log.partitions)]
+            settled = [held.log_end for held in self._register]
+            for partition in shortened(log.client, f"{log.group}-ends", log.topic, settled, found):
+                raise replaced(log, partition, settled[partition].offset - 1)
+        return found
 
     def _is_clean(self, partition: int, end: int, unsettled: Sequence[ChangeSet]) -> bool:
         """Return whether a partition needs no repair: its new records are exactly this writer's for the one snapshot.

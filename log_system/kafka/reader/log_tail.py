@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.leader_epochs import shortened
@@ -94,15 +93,12 @@ class KafkaTail:
 
         A broker that has lost the end of a partition does so under a new leader epoch, even if it is the same broker.
         """
-        now = self._cluster.ends(self._partitions, "read_uncommitted")
-        log, over = self._log, list[TopicPartition]()
-        for (topic, partition), was in zip(self._partitions, reached, strict=True):
-            end = now[topic, partition]
+        found, log = self._cluster.ends(self._partitions, "read_uncommitted"), self._log
+        now = [found[partition] for partition in self._partitions]
+        for partition, (was, end) in enumerate(zip(reached, now, strict=True)):
             if end.offset < was.offset:
                 self._raise_lost(partition, was.offset, f"ends at offset {end.offset}, before")
-            if was.may_be_lost(end):
-                over.append(TopicPartition(topic, partition, was.offset, leader_epoch=was.epoch))
-        for partition in shortened(log.client, f"{log.group}-tail", log.topic, over):
+        for partition in shortened(log.client, f"{log.group}-tail", log.topic, reached, now):
             self._raise_lost(partition, reached[partition].offset, "has lost what was before")
 
     def _raise_lost(self, partition: int, offset: int, found: str) -> NoReturn:
