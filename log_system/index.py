@@ -109,17 +109,32 @@ class LogIndex:
         self._table_id = table_id
         self._latest: IndexEntry | None = None
 
-    def put(self, entry: IndexEntry) -> None:
-        """Write or replace a snapshot's entry, which makes the snapshot visible to readers.
+    def put(self, entry: IndexEntry, *, replaces: bool = True) -> IndexEntry:
+        """Write a snapshot's entry, which makes the snapshot visible to readers.
+
+        Args:
+            entry: the entry.
+            replaces: replace any entry that is there; if not, one of the same commit and topic stays.
+
+        Returns:
+            The snapshot's entry.
 
         Raises:
-            UnavailableError: the file system failed to write it.
+            TableStoreError: the file system failed to write it, or the entry that is there cannot be read.
         """
-        self._storage.put(_name(entry.snapshot), entry.to_json())
+        name = _name(entry.snapshot)
+        if replaces:
+            self._storage.put(name, entry.to_json())
+        elif not self._storage.put_new(name, entry.to_json()):
+            listed = self.get(entry.snapshot)
+            if listed is None or (listed.commit, listed.topic) != (entry.commit, entry.topic):
+                return self.put(entry)
+            entry = listed
         # Threads of a table handle share this object, so read the attribute once.
         latest = self._latest
         if latest is not None and entry.snapshot in (latest.snapshot, latest.snapshot + 1):
             self._latest = entry
+        return entry
 
     def get(self, snapshot: int) -> IndexEntry | None:
         """Return a snapshot's entry; None if the snapshot is not published or has expired.

@@ -32,6 +32,9 @@ logger = logging.getLogger("tablestore")
 class EventualPublisher(KafkaPublisher):
     """Settles snapshots whose changes were sent to the log before their commit. Not thread-safe."""
 
+    _replaces_entries = False
+    """Where a snapshot ends depends on who settled it with which others; the next entry begins where this one ends."""
+
     def __init__(self, log: KafkaLog, index: LogIndex, repairs: RepairSource) -> None:
         """Create the publisher of ``log``; nothing connects before the first call."""
         super().__init__(log, index)

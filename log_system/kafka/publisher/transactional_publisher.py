@@ -60,6 +60,9 @@ def run_here(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
 class KafkaPublisher:
     """Publishes snapshots to one table's log. Not thread-safe."""
 
+    _replaces_entries = True
+    """Every publisher writes the same index entry of a snapshot, so it does not matter whose stays."""
+
     def __init__(self, log: KafkaLog, index: LogIndex, run_tasks: RunTasks = run_here) -> None:
         """Create the publisher of ``log``; nothing connects before the first call."""
         self._log = log
@@ -381,9 +384,7 @@ class KafkaPublisher:
                 )
                 raise CorruptedError(msg)
         entry = self._entry(changes, before.ends if before is not None else self._log_starts(), ends)
-        if not expired:
-            self._index.put(entry)
-        return entry
+        return entry if expired else self._index.put(entry, replaces=self._replaces_entries)
 
     def _log_starts(self) -> Sequence[int]:
         found = earliest_offsets(self._log.client, self._log.topic)
