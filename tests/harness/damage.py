@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from log_system.index import IndexEntry
+from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.client.topic import delete_topic, topic_id
+from log_system.kafka.register import RegisterPosition
 from log_system.report import Difference, DifferenceKind, RepairReport, Report
 from snapshot.delta.log import DataFile
 from tablestore.context import TableContext
@@ -187,3 +188,43 @@ KINDS = [
     pytest.param({"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}, id="json-tasks"),
 ]
 """Tables of every kind of log."""
+
+
+def lose_index(table: Damaged) -> None:
+    for snapshot in (2, 3):
+        table.entry_file(snapshot).unlink()
+
+
+def lose_register(table: Damaged) -> None:
+    table.forget_group()
+    table.entry_file(4).unlink()
+
+
+def lose_end(table: Damaged) -> None:
+    """Let index and register be as if the broker had lost two snapshots, and the log had grown since."""
+    last = table.entry(4)
+    entries = []
+    for snapshot in (5, 6):
+        table.write(snapshot, publish=False)
+        made = table.open().files.snapshot(snapshot)
+        ranges = tuple(OffsetRange(r.end, r.end + 6, 5, 5) for r in last.partitions)
+        last = replace(last, snapshot=snapshot, kind=made.operation, partitions=ranges, commit=made.fingerprint)
+        entries.append(replace(last, timestamp_ms=made.timestamp_ms))
+    publisher = publisher_of(table.open())
+    publisher.restore(
+        {p: RegisterPosition(6, 5, 5, done=True, end=end, commit=last.commit) for p, end in enumerate(last.ends)}
+    )
+    publisher.discard()
+    for entry in entries:
+        table.open().index.put(entry)
+    producer = Producer({"bootstrap.servers": table.servers, "transactional.id": f"stranger-{table.topic}"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for n in range(60):
+        producer.produce(table.topic, b"{}", b"{}", n % PARTITIONS)
+    producer.flush(20)
+    producer.abort_transaction()
+
+
+def lose_topic(table: Damaged) -> None:
+    table.recreate_topic()

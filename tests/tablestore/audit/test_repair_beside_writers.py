@@ -4,68 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from log_system.index import LogIndex, OffsetRange
+from log_system.index import LogIndex
 from log_system.kafka.audit import repair as repair_module
 from log_system.kafka.audit import verify_eventual
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
-from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import DataLostError, FencedError, TableStoreError, UnavailableError
 from tablestore.write import writer as writer_module
-from tests.harness.damage import PARTITIONS, Damaged
+from tests.harness.damage import PARTITIONS, Damaged, lose_end, lose_index, lose_register, lose_topic
 from tests.harness.faults import Crash, failing, preceded
-from tests.harness.local_writes import drain, fold, publisher_of, rows_of
+from tests.harness.local_writes import drain, fold, rows_of
 from tests.harness.table_audit import assert_index_is_true, audit
-
-
-def lose_index(table: Damaged) -> None:
-    for snapshot in (2, 3):
-        table.entry_file(snapshot).unlink()
-
-
-def lose_register(table: Damaged) -> None:
-    table.forget_group()
-    table.entry_file(4).unlink()
-
-
-def lose_end(table: Damaged) -> None:
-    """Let index and register be as if the broker had lost two snapshots, and the log had grown since."""
-    last = table.entry(4)
-    entries = []
-    for snapshot in (5, 6):
-        table.write(snapshot, publish=False)
-        made = table.open().files.snapshot(snapshot)
-        ranges = tuple(OffsetRange(r.end, r.end + 6, 5, 5) for r in last.partitions)
-        last = replace(last, snapshot=snapshot, kind=made.operation, partitions=ranges, commit=made.fingerprint)
-        entries.append(replace(last, timestamp_ms=made.timestamp_ms))
-    publisher = publisher_of(table.open())
-    publisher.restore(
-        {p: RegisterPosition(6, 5, 5, done=True, end=end, commit=last.commit) for p, end in enumerate(last.ends)}
-    )
-    publisher.discard()
-    for entry in entries:
-        table.open().index.put(entry)
-    producer = Producer({"bootstrap.servers": table.servers, "transactional.id": f"stranger-{table.topic}"})
-    producer.init_transactions(20)
-    producer.begin_transaction()
-    for n in range(60):
-        producer.produce(table.topic, b"{}", b"{}", n % PARTITIONS)
-    producer.flush(20)
-    producer.abort_transaction()
-
-
-def lose_topic(table: Damaged) -> None:
-    table.recreate_topic()
-
 
 Point = tuple[Any, str, int]
 POINTS: list[Point] = [
