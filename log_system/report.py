@@ -93,12 +93,15 @@ class Compared:
         ends: the offset in each log partition at which it ends; empty if the log does not keep snapshots apart.
         commit: identifies the snapshot's commit; empty if unknown.
         topic: Kafka's id of the topic to which the offsets refer; empty if unknown.
+        epochs: the leader epoch of each log partition when the comparison began, which does not tell positions apart;
+            empty if unknown.
     """
 
     snapshot: int
     ends: tuple[int, ...] = ()
     commit: str = ""
     topic: str = ""
+    epochs: tuple[int, ...] = field(default=(), compare=False)
 
 
 _ADVICE = {

@@ -155,5 +155,6 @@ def _found(so_far: Pass, kept: Iterable[Difference], report: Report) -> Pass:
 def _pass(raw: Mapping[str, Any]) -> Pass:
     compared = raw["compared"]
     differences = tuple(Difference(**{**each, "kind": DifferenceKind(each["kind"])}) for each in raw["differences"])
-    found = None if compared is None else Compared(**{**compared, "ends": tuple(compared["ends"])})
+    listed = {} if compared is None else {name: tuple(compared.get(name, ())) for name in ("ends", "epochs")}
+    found = None if compared is None else Compared(**{**compared, **listed})
     return Pass(found, differences, int(raw["more"]))

@@ -303,6 +303,33 @@ def test_a_writer_of_an_eventual_log_notices_the_loss_though_the_log_has_grown_s
     assert verify(rig.table).ok
 
 
+@pytest.mark.parametrize(
+    "rig", [{}, {"log__consistency": "eventual"}], ids=["transactional", "eventual"], indirect=True
+)
+def test_the_service_notices_a_loss_though_the_log_has_grown_and_nobody_commits(
+    broker: LocalKafka, rig: TableHarness
+) -> None:
+    """It compares the whole log only once a day."""
+    rig.write(1)
+    ends = ends_of(rig.servers, rig.topic)
+    rig.write(2)
+    rig.close()
+    with Service(lambda: [str(rig.path)], schedule=QUICK) as service:
+        until(lambda: service.states and service.states[0].verify.snapshot == 2)
+    # A service that runs would see that the log is shorter before it has grown.
+    lose_ends(broker, rig.topic, ends)
+    with rig.stranger(f"stranger-{rig.topic}") as producer:
+        for n in range(60):
+            producer.produce(rig.topic, b"{}", b"{}", n % PARTITIONS)
+        producer.flush(20)
+        producer.abort_transaction()
+    with Service(lambda: [str(rig.path)], schedule=QUICK) as service:
+        until(lambda: service.states and service.states[0].verify.count)
+        until(lambda: repaired_beside_others(rig))
+        until(lambda: not service.states[0].verify.count)
+    assert verify(rig.table).ok
+
+
 @pytest.mark.parametrize("has_grown", [False, True], ids=["shorter", "grown"])
 def test_the_service_publishes_nothing_in_the_place_of_what_is_gone_and_says_so(
     broker: LocalKafka, rig: TableHarness, *, has_grown: bool

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.bound_log import BoundLog
+from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import is_another
@@ -16,7 +18,7 @@ from log_system.kafka.reader.partition_map import PartitionMap, lay_out
 from log_system.kafka.register import RegisterPosition
 from log_system.report import Compared, Difference, DifferenceKind, Findings, Progress, Report
 from snapshot.errors import CorruptedError, DataLostError
-from snapshot.records import Snapshot
+from snapshot.records import LogEnd, Snapshot
 
 
 class ScanProgress:
@@ -238,6 +240,19 @@ def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence
     """Return, for each partition, the offset up to which the log must reach according to index and register."""
     found = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
     return [max(end, 0 if held is None else held.end) for end, held in zip(found, register, strict=True)]
+
+
+def has_kept_compared(log: KafkaLog, after: Compared, now: Sequence[LogEnd]) -> bool:
+    """Return whether the partitions still hold what was compared, judging by their ends and leader epochs.
+
+    Nothing is published to partitions that were added since.
+    """
+    if len(after.ends) > len(now):
+        return False
+    was = {(log.topic, p): end for p, end in enumerate(map(LogEnd, after.ends, after.epochs or repeat(-1)))}
+    found = {(log.topic, partition): end for partition, end in enumerate(now)}
+    is_shorter = any(found[each].offset < end.offset for each, end in was.items())
+    return not is_shorter and not shortened(log.client, f"{log.group}-ends", was, found)
 
 
 def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:

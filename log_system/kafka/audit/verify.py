@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from log_system.kafka.audit.change_diff import Comparison, Parted
 from log_system.kafka.audit.log_inspection import (
     Inspection,
     ScanProgress,
+    has_kept_compared,
     inspect_log,
     note_topic,
     read_index,
@@ -20,12 +22,12 @@ from log_system.kafka.audit.log_inspection import (
     wrong_partitions,
 )
 from log_system.kafka.bound_log import BoundLog
-from log_system.kafka.client.topic import earliest_offsets, latest_offsets, topic_id
+from log_system.kafka.client.topic import earliest_offsets, stable_ends, topic_id
 from log_system.kafka.reader.log_scan import LogReader
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.messages import counted
-from snapshot.records import ChangeSet
+from snapshot.records import ChangeSet, LogEnd
 
 _SETTLE_SECONDS = 1.0
 
@@ -182,7 +184,8 @@ def verify(
     findings, meter = Findings(), ScanProgress(progress)
     try:
         # Step 1.
-        if after is not None and not _holds(table, after):
+        ends = stable_ends(log.client, log.topic)
+        if after is not None and not _holds(table, after, ends):
             after = None
         seen = inspect_log(table, meter, after=after, through=through)
     except NotFoundError as error:
@@ -209,12 +212,12 @@ def verify(
         len(contents.compared),
         sum(found.scan.records for found in seen.maps),
         contents.rows,
-        _compared(seen, min(pending, default=seen.last + 1) - 1),
+        replace(_compared(seen, min(pending, default=seen.last + 1) - 1), epochs=tuple(end.epoch for end in ends)),
         seen.after,
     )
 
 
-def _holds(table: BoundLog, after: Compared) -> bool:
+def _holds(table: BoundLog, after: Compared, ends: Sequence[LogEnd]) -> bool:
     """Return whether log and table still contain what was compared, judging by the fingerprint and the end offsets.
 
     Raises:
@@ -228,8 +231,7 @@ def _holds(table: BoundLog, after: Compared) -> bool:
     own = table.files.fingerprint(after.snapshot)
     if own and after.commit and own != after.commit:
         return False
-    ends = latest_offsets(log.client, log.topic, read_committed=True)
-    return all(ends[partition] >= end for partition, end in enumerate(after.ends))
+    return has_kept_compared(log, after, ends)
 
 
 def _compared(seen: Inspection, snapshot: int) -> Compared:

@@ -17,6 +17,7 @@ from log_system.base import AT, CHANGED, SAID
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.audit.log_inspection import (
     ScanProgress,
+    has_kept_compared,
     note_topic,
     reached,
     read_index,
@@ -24,7 +25,7 @@ from log_system.kafka.audit.log_inspection import (
     wrong_partitions,
 )
 from log_system.kafka.bound_log import BoundLog
-from log_system.kafka.client.topic import topic_id
+from log_system.kafka.client.topic import stable_ends, topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.reader.log_scan import bounds, positions
@@ -115,12 +116,13 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
     findings = Findings()
     # Step 1.
     try:
+        log_end = stable_ends(log.client, log.topic)
         seen = _look(table, log, first=0 if after is None else after.snapshot)
     except NotFoundError as error:
         return unusable_topic(table, str(error))
     if len(seen.bounds) != log.partitions:
         return wrong_partitions(table, len(seen.bounds))
-    if after is not None and not _holds(table, seen, after):
+    if after is not None and not (_holds(table, seen, after) and has_kept_compared(log, after, log_end)):
         return _compare(table, None, meter)
     # Step 2.
     _compare_partitions(table, log, seen, after, findings, meter)
@@ -142,7 +144,13 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
         tuple(findings.notes),
         snapshots=1,
         records=meter.total,
-        compared=Compared(seen.settled, ends, table.files.fingerprint(seen.settled), seen.topic_id),
+        compared=Compared(
+            seen.settled,
+            ends,
+            table.files.fingerprint(seen.settled),
+            seen.topic_id,
+            tuple(end.epoch for end in log_end),
+        ),
         after=0 if after is None else after.snapshot,
     )
 

@@ -119,9 +119,11 @@ class EventualPublisher(KafkaPublisher):
             if any(end.offset < held.end for end, held in zip(found, self._register, strict=True)):
                 # An open transaction hides the end, or the broker has lost it.
                 check_topic_is(log, topic_ends(log), self._register, None)
-            settled = [held.log_end for held in self._register]
-            for partition in shortened(log.client, f"{log.group}-ends", log.topic, settled, found):
-                raise replaced(log, partition, settled[partition].offset - 1)
+            topic = log.topic
+            settled = {(topic, partition): held.log_end for partition, held in enumerate(self._register)}
+            now = {(topic, partition): end for partition, end in enumerate(found)}
+            for each in shortened(log.client, f"{log.group}-ends", settled, now):
+                raise replaced(log, each[1], settled[each].offset - 1)
         return found
 
     def _is_clean(self, partition: int, end: int, unsettled: Sequence[ChangeSet]) -> bool:
