@@ -15,8 +15,10 @@ from typing import Final
 from log_system.kafka.client.cluster import Cluster, GroupOffsets, Offsets, Partition
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.topic import LOOK_SECONDS
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.records import LogEnd
 from tablestore.connectors.java_regex import compile_pattern
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
 
@@ -63,6 +65,7 @@ class Scan:
 
     Attributes:
         discovered: the number of partitions that the last discovery found, those that ``only`` leaves out included.
+        log_ends: the end of each partition as of the last look, with its leader epoch.
     """
 
     def __init__(self, spec: ScanSpec) -> None:
@@ -73,6 +76,7 @@ class Scan:
         self._matches = compile_pattern(spec.pattern, "topic-pattern").fullmatch if spec.pattern is not None else None
         self._partitions: list[Partition] = []
         self.discovered = 0
+        self.log_ends: Mapping[Partition, LogEnd] = {}
         self._looked_at: float | None = None
         self._ids: dict[str, str] = {}
         self._ids_at = 0.0
@@ -186,16 +190,29 @@ class Scan:
     def ends(self, partitions: Sequence[Partition] | None = None) -> Offsets:
         """Return the current end offsets of the given partitions, by default of all."""
         if partitions is not None:
-            return self._cluster.latest(partitions, self._spec.isolation)
+            return self._ends(partitions)
         asked = self.partitions()
         try:
-            return self._cluster.latest(asked, self._spec.isolation)
+            return self._ends(asked)
         except NotFoundError:
             # A topic of the pattern was deleted, or one was created again with fewer partitions.
             self.ids()
             if self._partitions == asked:
                 raise
-            return self._cluster.latest(self._partitions, self._spec.isolation)
+            return self._ends(self._partitions)
+
+    def _ends(self, partitions: Sequence[Partition]) -> Offsets:
+        self.log_ends = self._cluster.ends(partitions, self._spec.isolation)
+        return {each: end.offset for each, end in self.log_ends.items()}
+
+    def lost(self, reached: Mapping[Partition, LogEnd], now: Mapping[Partition, LogEnd]) -> set[Partition]:
+        """Return the partitions that have lost what was before an offset, whatever they hold there now.
+
+        Args:
+            reached: the offsets, with the leader epochs in which the partitions reached them.
+            now: the end of each partition, of which only the epoch is used.
+        """
+        return shortened(self._spec.client, self._spec.group, reached, now)
 
     def firsts(self, partitions: Sequence[Partition]) -> Offsets:
         """Return the first offsets that retention has not removed."""
@@ -207,6 +224,7 @@ class Scan:
         end: Mapping[Partition, int],
         recreated: Collection[str] = (),
         ids: Mapping[str, str] | None = None,
+        lost: Collection[Partition] = (),
     ) -> list[FetchRange]:
         """Return the ranges between two positions; a partition that ``start`` lacks is read from its first offset.
 
@@ -216,12 +234,14 @@ class Scan:
             recreated: topics that were deleted and created again between the two positions.
             ids: the topic ids at ``end``, as far as they are known. Of a topic that has been deleted since, there is
                 nothing left to read.
+            lost: partitions of which the broker has lost the end, so that other messages have the offsets of what was
+                read.
 
         Raises:
             DataLostError: retention has removed the start of a range, or a topic was deleted, or deleted and created
-                again, and ``auto.offset.reset`` does not allow the read to continue.
+                again, or a broker has lost messages, and ``auto.offset.reset`` does not allow the read to continue.
         """
-        moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in recreated]
+        moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in recreated or each in lost]
         there = set(self.partitions())
         gone = recreated_between(ids or {}, self._ids) | {
             topic for topic, number in moved if (topic, number) not in there
@@ -235,6 +255,12 @@ class Scan:
         for each in moved:
             begin = start.get(each, first[each])
             if each[0] in recreated:
+                begin = first[each] if self._spec.reset == "earliest" else end[each]
+            elif each in lost:
+                self._check_goes_on(
+                    f"topic {each[0]!r}, partition {each[1]}: the broker has lost messages before offset {begin}, up "
+                    "to which this query has read it, as after an unclean leader election. Others may have its offsets."
+                )
                 begin = first[each] if self._spec.reset == "earliest" else end[each]
             elif begin < first[each] or begin > end[each]:
                 begin = self._reset(each, begin, first[each], end[each], is_same=each[0] in (ids or {}))

@@ -140,7 +140,7 @@ class ChangelogStream(KafkaStream):
         begun = offsets_of(start["at"] if start["state"] == end["state"] else end["origins"])
         origins, state = offsets_of(end["origins"]), self._state(end)
         splits: list[InputPartition] = []
-        for part in self._plan.ranges(begun, offsets_of(end["at"])):
+        for part in self._plan.ranges(begun, offsets_of(end["at"]), lost=self._lost(start, end)):
             at = (part.topic, part.partition)
             records = LastOfTopicPartition(self._table, part, tuple(state.columns.named.names))
             # The state is at the offset where the query has read up to, even if retention has overtaken it since.

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from log_system.kafka.client.cluster import Offsets, Partition
 from log_system.kafka.client.consumers import FetchRange
 from snapshot.errors import InvalidInputError, TableStoreError
+from snapshot.records import LogEnd
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.system_columns import SEQ
@@ -36,16 +37,16 @@ messages puts it there, so that a query that is restarted before it has read a m
 Json = dict[str, Any]
 """A Spark source offset.
 
-``at`` is the next Kafka offset by topic and partition, ``until`` is where a bounded read ends, and ``ids`` are the
-topic ids.
+``at`` is the next Kafka offset by topic and partition, ``epochs`` is the partition's leader epoch at the time (none:
+unknown), ``until`` is where a bounded read ends, and ``ids`` are the topic ids.
 """
 
 
 @dataclass(frozen=True)
 class _Look:
-    """End offsets, and the ids of the topics by name."""
+    """Where the partitions end, and the ids of the topics by name."""
 
-    ends: Offsets
+    ends: Mapping[Partition, LogEnd]
     ids: Mapping[str, str]
 
 
@@ -75,6 +76,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._threads = ThreadPoolExecutor(1, "commit-offsets")
         self._seen = _Look({}, {})
         self._ends_at = float("-inf")
+        self._planned = False
 
     def initialOffset(self) -> Json:
         """Return the start position of a new query, including the end position of a bounded query."""
@@ -124,7 +126,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_of(self, start: Json, look: _Look, limit: ReadLimit) -> Json:
         """Return where a micro-batch ends that begins at ``start``; ``start`` itself if there is nothing to read."""
         at, until = offsets_of(start["at"]), offsets_of(start["until"]) if "until" in start else None
-        ends = dict(look.ends)
+        ends = {each: end.offset for each, end in look.ends.items()}
         if until is not None:
             ends = {each: min(end, until[each]) for each, end in ends.items() if each in until}
         # An offset in a topic that was deleted and created again says nothing about the new topic.
@@ -147,13 +149,15 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             moved = _limited(begun, moved, limit.max_rows)
         if moved == at and not other:
             return start
-        return _json(moved, until, {**start.get("ids", {}), **look.ids})
+        found = _json(moved, until, {**start.get("ids", {}), **look.ids})
+        epochs = {each: end.epoch for each, end in look.ends.items() if each in moved and end.epoch != -1}
+        return found | {"epochs": _nested(epochs)} if epochs else found
 
     def reportLatestOffset(self) -> Json:
         """Return the end offsets, which are at most a second old, for the query's progress report."""
         if time.monotonic() - self._ends_at >= _ENDS_SECONDS:
             self._look()
-        return _json(self._seen.ends, None, {})
+        return _json({each: end.offset for each, end in self._seen.ends.items()}, None, {})
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.
@@ -165,8 +169,28 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._await_commit()
         if _UNKEPT in start:
             return []
-        found = self._plan.ranges(offsets_of(start["at"]), offsets_of(end["at"]), recreated(start, end), end.get("ids"))
+        lost = self._lost(start, end)
+        begun, through = offsets_of(start["at"]), offsets_of(end["at"])
+        found = self._plan.ranges(begun, through, recreated(start, end), end.get("ids"), lost)
         return [RangeSplit(part) for part in found]
+
+    def _lost(self, start: Json, end: Json) -> set[Partition]:
+        """Return the partitions of which the broker has lost messages that this query has read or planned to read.
+
+        A micro-batch that is repeated was planned before the query was started again, so its end is compared, too.
+        """
+        other = recreated(start, end) | recreated_between(end.get("ids", {}), self._plan.known_ids)
+        positions: list[Json] = [start]
+        now: Mapping[Partition, LogEnd] = _reached(end)
+        if not self._planned:
+            self._plan.ends()
+            positions, now = [start, end], self._plan.log_ends
+            self._planned = True
+        lost: set[Partition] = set()
+        for position in positions:
+            reached = {each: was for each, was in _reached(position).items() if each in now and each[0] not in other}
+            lost |= self._plan.lost(reached, now)
+        return lost
 
     def commit(self, end: Json) -> None:
         """Start to commit the processed offsets for the consumer group, beside the micro-batch that follows.
@@ -221,7 +245,8 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> _Look:
         """Return the current end offsets, and keep them for the progress report."""
-        self._seen = _Look(self._plan.ends(), self._plan.known_ids)
+        self._plan.ends()
+        self._seen = _Look(self._plan.log_ends, self._plan.known_ids)
         self._ends_at = time.monotonic()
         return self._seen
 
@@ -258,6 +283,12 @@ def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
 def offsets_of(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Return the offsets of a position, by topic and partition."""
     return {(topic, int(number)): offset for topic, found in nested.items() for number, offset in found.items()}
+
+
+def _reached(position: Json) -> dict[Partition, LogEnd]:
+    """Return the offsets of a position that were reached in a known leader epoch."""
+    at = offsets_of(position["at"])
+    return {each: LogEnd(at[each], epoch) for each, epoch in offsets_of(position.get("epochs", {})).items()}
 
 
 def _limited(start: Mapping[Partition, int], end: Mapping[Partition, int], rows_max: int) -> Offsets:
