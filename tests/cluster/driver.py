@@ -24,7 +24,10 @@ SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": JAVA,
+    # Executors run in a work folder of their own, which the worker removes; Spark fetches the packages into this.
+    "spark.executor.extraJavaOptions": f"{JAVA} -Djava.io.tmpdir=.",
+    # Executors share no folder, so a copy for others would only cost time.
+    "spark.files.useFetchCache": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
