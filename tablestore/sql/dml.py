@@ -19,6 +19,7 @@ from tablestore.dml.conditions import empty, evaluated
 from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
 from tablestore.sql.catalog.binding import connector_of, insertable_columns
+from tablestore.sql.catalog.hints import check_hints_allowed
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
@@ -186,6 +187,8 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
             "'streaming'; or use INSERT INTO."
         )
         raise InvalidInputError(msg)
+    if statement.dynamic is not None:
+        check_hints_allowed(scope)
     table = _store_table(scope, statement.target, statement)
     made = scope.definition(statement.target).made
     assert isinstance(made, CreateTable)
@@ -205,7 +208,8 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
     frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns)
     frame = frame.withColumns(values) if values else frame
-    if len(fixed) < len(table.partition_by) and table.options.partition.overwrite_dynamic:
+    is_dynamic = table.options.partition.overwrite_dynamic if statement.dynamic is None else statement.dynamic
+    if len(fixed) < len(table.partition_by) and is_dynamic:
         return table.overwrite(frame, dynamic=True)
     if not fixed:
         return table.overwrite(frame)

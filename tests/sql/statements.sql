@@ -564,13 +564,16 @@ SELECT * FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '3' MINUTE, INTER
 line 1, column 36: CUMULATE: the window has to be a multiple of its step
 
 ---- INSERT OVERWRITE
-INSERT OVERWRITE t SELECT 1; INSERT OVERWRITE INTO t PARTITION (p = 'x', q) (b, a) SELECT 1, 2
+INSERT OVERWRITE t SELECT 1; INSERT OVERWRITE INTO t PARTITION (p = 'x', q) (b, a) SELECT 1, 2;
+INSERT OVERWRITE t /*+ OPTIONS('dynamic-partition-overwrite' = 'FALSE') */ PARTITION (p = 'x') SELECT 1
 
 ---- becomes
 INSERT OVERWRITE `t`
 SELECT 1;
 INSERT OVERWRITE `t` PARTITION (`p` = 'x', `q`) (`b`, `a`)
-SELECT 1, 2
+SELECT 1, 2;
+INSERT OVERWRITE `t` /*+ OPTIONS('dynamic-partition-overwrite' = 'false') */ PARTITION (`p` = 'x')
+SELECT 1
 
 ---- INSERT INTO PARTITION
 INSERT INTO t PARTITION (p = 'x', q) (b, a) SELECT 1, 2; CREATE TABLE e (a INT) WITH ()

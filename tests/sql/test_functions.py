@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,43 @@ JSON = [
     (f"JSON_EXISTS({J}, 'lax $.zz' TRUE ON ERROR)", False),
     (f"JSON_EXISTS({BAD}, '$.a' TRUE ON ERROR)", True),
     ("JSON_EXISTS(CAST(NULL AS STRING), '$.a')", None),
+    # They may be the last argument of another function.
+    (f"UPPER(JSON_VALUE({J}, '$.s'))", "X"),
+    (f"JSON_QUERY(JSON_QUERY({J}, '$.o'), '$.b[1]')", '{"c":"y z"}'),
+    ("'1' IS JSON", True),
+    ("'abc' IS JSON", False),
+    ("'abc' IS NOT JSON", True),
+    ("'\"abc\"' IS JSON VALUE", True),
+    ("CAST(NULL AS STRING) IS JSON", False),
+    ("'{}' IS JSON OBJECT", True),
+    ("'[]' IS JSON OBJECT", False),
+    ("'[]' IS JSON ARRAY", True),
+    ("'1' IS JSON SCALAR", True),
+    ("'{}' IS JSON SCALAR", False),
+    ("'{' IS JSON SCALAR", False),
+    ("JSON_STRING('a\"b')", '"a\\"b"'),
+    ("JSON_STRING(1.5)", "1.5"),
+    ("JSON_STRING(TRUE)", "true"),
+    ("JSON_STRING(CAST(NULL AS INT))", None),
+    ("JSON_STRING(X'01')", '"AQ=="'),
+    ("JSON_STRING(ARRAY[1, NULL])", "[1,null]"),
+    ("JSON_STRING(MAP['a', ROW(CAST(NULL AS INT))])", '{"a":{"EXPR$0":null}}'),
+    ("JSON_STRING(TIMESTAMP '1990-06-02 13:37:42.001')", '"1990-06-02T13:37:42.001"'),
+    ("JSON_STRING(TO_TIMESTAMP_LTZ(0, 3))", '"1970-01-01T00:00:00.000Z"'),
+    ("JSON_QUOTE('a\"b')", '"a\\"b"'),
+    ('JSON_UNQUOTE(\'"a\\"b"\')', 'a"b'),
+    ("JSON_UNQUOTE('plain')", "plain"),
+    ("JSON_UNQUOTE('{\"a\":  1}')", '{"a":  1}'),
+    ("JSON_OBJECT()", "{}"),
+    ("JSON_OBJECT('a' VALUE 'x', KEY 'b' VALUE 1.5, 'c' VALUE TRUE)", '{"a":"x","b":1.5,"c":true}'),
+    ("JSON_OBJECT('a' VALUE CAST(NULL AS STRING), 'b' VALUE 1)", '{"a":null,"b":1}'),
+    ("JSON_OBJECT('a' VALUE CAST(NULL AS STRING), 'b' VALUE 1 ABSENT ON NULL)", '{"b":1}'),
+    ("JSON_OBJECT('a' VALUE JSON_OBJECT('b' VALUE JSON_ARRAY(1, 'x')))", '{"a":{"b":[1,"x"]}}'),
+    ("JSON_OBJECT('a' VALUE JSON('{\"x\": 1}'))", '{"a":{"x":1}}'),
+    ("JSON_ARRAY()", "[]"),
+    ("JSON_ARRAY(CAST(NULL AS STRING), 1)", "[1]"),
+    ("JSON_ARRAY(CAST(NULL AS STRING), 1 NULL ON NULL)", "[null,1]"),
+    ("CHAR_LENGTH(JSON_ARRAY('a' ABSENT ON NULL))", 5),
 ]
 TS, LTZ = "TIMESTAMP '2020-02-29 01:56:59.987654'", "CAST(TIMESTAMP '2024-03-31 12:34:56' AS TIMESTAMP_LTZ)"
 TIME_TYPE = "spark.sql.timeType.enabled"
@@ -82,6 +119,41 @@ TIMES = [
     (f"DATE_FORMAT(CEIL({LTZ} TO DAY), 'yyyy-MM-dd HH:mm:ss')", "2024-04-01 00:00:00"),
     (f"DATE_FORMAT(CEIL({LTZ} TO HOUR), 'yyyy-MM-dd HH:mm:ss')", "2024-03-31 13:00:00"),
     ("FLOOR(2.5)", 2),
+    ("CEILING(2.1)", 3),
+    ("FLOOR(TIME '12:44:31' TO MINUTE)", time(12, 44)),
+    ("CEILING(TIME '12:44:31' TO HOUR)", time(13)),
+    ("FLOOR(DATE '2018-03-29' TO MONTH)", date(2018, 3, 1)),
+    ("CEIL(DATE '2018-03-29' TO YEAR)", date(2019, 1, 1)),
+    ("TIMESTAMPADD(WEEK, 1, DATE '2003-01-02')", date(2003, 1, 9)),
+    ("TIMESTAMPADD(HOUR, 1, DATE '2003-01-02')", datetime(2003, 1, 2, 1)),
+    ("TIMESTAMPADD(MONTH, 1, TIMESTAMP '2020-01-31 00:00:00')", datetime(2020, 2, 29)),
+    ("EXTRACT(SECOND FROM TIMESTAMP '2020-01-01 00:00:01.923')", 1),
+    ("EXTRACT(ISODOW FROM DATE '2024-01-07')", 7),
+    ("EXTRACT(ISOYEAR FROM DATE '2021-01-01')", 2020),
+    ("TO_DATE('2020-01-02')", date(2020, 1, 2)),
+    ("TO_DATE('02/01/2020', 'dd/MM/yyyy')", date(2020, 1, 2)),
+    ("TO_DATE('x')", None),
+    ("TO_DATE('x', 'dd/MM/yyyy')", None),
+    ("TO_TIMESTAMP('2024-03-31 02:30:00')", datetime(2024, 3, 31, 2, 30)),
+    ("TO_TIMESTAMP('2024-03-31 02', 'yyyy-MM-dd HH')", datetime(2024, 3, 31, 2)),
+    ("TO_TIMESTAMP('x')", None),
+    ("TO_TIMESTAMP('2024-13-31 02', 'yyyy-MM-dd HH')", None),
+    ("TO_TIMESTAMP('2024-13-31 02:00:00')", None),
+    ("TO_TIMESTAMP('2024-03-31%Y', 'yyyy-MM-dd''%Y''')", datetime(2024, 3, 31)),
+    ("DATE_FORMAT(TIMESTAMP '2024-03-31 02:30:00', 'd ''%Y YYYY'' E')", "31 %Y YYYY Sun"),
+    ("TO_TIMESTAMP_LTZ(1500) = TO_TIMESTAMP_LTZ(1500, 3)", True),
+    ("TO_TIMESTAMP_LTZ(CAST(1500 AS BIGINT)) = TO_TIMESTAMP_LTZ(1500, 3)", True),
+    ("TO_TIMESTAMP_LTZ('1970-01-01 00:00:01.500') = TO_TIMESTAMP_LTZ(1500, 3)", True),
+    ("TO_TIMESTAMP_LTZ('01.01.1970 00', 'dd.MM.yyyy HH') = TO_TIMESTAMP_LTZ(0, 0)", True),
+    ("TO_TIMESTAMP_LTZ('01.01.1970 09', 'dd.MM.yyyy HH', 'Asia/Tokyo') = TO_TIMESTAMP_LTZ(0, 0)", True),
+    ("TO_TIMESTAMP_LTZ('x')", None),
+    ("TO_TIMESTAMP_LTZ('x', 'HH')", None),
+    (f"CAST({TS} AS TIMESTAMP(2))", datetime(2020, 2, 29, 1, 56, 59, 980000)),
+    (f"CAST({TS} AS TIMESTAMP(0))", datetime(2020, 2, 29, 1, 56, 59)),
+    (f"CAST({TS} AS TIMESTAMP)", datetime(2020, 2, 29, 1, 56, 59, 987654)),
+    ("CAST(TIMESTAMP '1969-12-31 23:59:58.999' AS TIMESTAMP(1))", datetime(1969, 12, 31, 23, 59, 58, 900000)),
+    ("TRY_CAST('x' || 'y' AS TIMESTAMP(3))", None),
+    ("CAST(TO_TIMESTAMP_LTZ(1555, 3) AS TIMESTAMP_LTZ(1)) = TO_TIMESTAMP_LTZ(1500, 3)", True),
     ("TIME '10:11:12.345'", time(10, 11, 12, 345000)),
     ("CAST('10:11:12' AS TIME)", time(10, 11, 12)),
     ("CAST(CAST('10:11' AS TIME) AS STRING)", "10:11:00"),
@@ -130,6 +202,44 @@ TEXTS = [
     ("ARRAY_CONTAINS(ARRAY[1, NULL], 2)", False),
     ("ARRAY_CONTAINS(ARRAY[1, NULL], NULL)", True),
     ("ARRAY_CONTAINS(CAST(NULL AS ARRAY<INT>), 1)", None),
+    ("ARRAY_REMOVE(ARRAY[1, NULL, 2], 1)", [None, 2]),
+    ("ARRAY_REMOVE(ARRAY[1, NULL], NULL)", [1]),
+    ("ARRAY_REVERSE(ARRAY[1, 2])", [2, 1]),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], 2, 3)", [2, 3]),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], -3, -2)", [2, 3]),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], 0, 9)", [1, 2, 3, 4]),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], -9, 1)", [1]),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], 3, 2)", []),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], 1, -5)", []),
+    ("ARRAY_SLICE(ARRAY[1, 2, 3, 4], 3)", [3, 4]),
+    ("ARRAY_SLICE(ARRAY[1, 2], 1, CAST(NULL AS INT))", None),
+    ("ARRAY_SORT(ARRAY[3, NULL, 1])", [None, 1, 3]),
+    ("ARRAY_SORT(ARRAY[3, NULL, 1], FALSE)", [3, 1, None]),
+    ("ARRAY_SORT(ARRAY[3, NULL, 1], FALSE, TRUE)", [None, 3, 1]),
+    ("ARRAY_SORT(ARRAY[3, NULL, 1], TRUE, FALSE)", [1, 3, None]),
+    ("ARRAY_SORT(ARRAY[1, 2], (x, y) -> y - x)", [2, 1]),
+    ("ELEMENT(ARRAY[5])", 5),
+    ("ELEMENT(CAST(ARRAY[] AS ARRAY<INT>))", None),
+    ("MAP_UNION(MAP['a', 1, 'c', 4], MAP['a', 2, 'b', NULL])", {"c": 4, "a": 2, "b": None}),
+    ("INITCAP('hELLO flink-sql 1de')", "Hello Flink-Sql 1de"),
+    ("IS_ALPHA('abc')", True),
+    ("IS_ALPHA('ab1')", False),
+    ("IS_ALPHA(CAST(NULL AS STRING))", False),
+    ("IS_DECIMAL('-1.5')", True),
+    ("IS_DECIMAL('x')", False),
+    ("IS_DIGIT('12')", True),
+    ("IS_DIGIT('1.2')", False),
+    ("LPAD('hi', 4, '??')", "??hi"),
+    ("LPAD('hi', -1, '?')", None),
+    ("RPAD('hi', 4, '')", None),
+    ("PARSE_URL('http://a.b/p?x=1', 'QUERY', 'x')", "1"),
+    ("PARSE_URL('no url', 'HOST')", None),
+    ("URL_DECODE('a+b%26c')", "a b&c"),
+    ("URL_DECODE('%zz')", None),
+    ("RAND_INTEGER(5) BETWEEN 0 AND 4", True),
+    ("RAND_INTEGER(7, 5) = RAND_INTEGER(7, 5)", True),
+    ("SPLIT('a.b.', '.')", ["a", "b", ""]),
+    ("SPLIT('abc', '')", ["a", "b", "c"]),
     ("SPLIT_INDEX('a.b.c', '.', 1)", "b"),
     ("SPLIT_INDEX('a,,c', ',', 1)", ""),
     ("SPLIT_INDEX('a', ',', 1)", None),
@@ -179,3 +289,40 @@ def test_spark_without_time_says_so(catalog: Catalog) -> None:
 def test_a_time_is_rounded_to_known_units(catalog: Catalog) -> None:
     with pytest.raises(InvalidInputError, match="expected one of MILLISECOND, SECOND, MINUTE"):
         catalog.sql(f"SELECT FLOOR({TS} TO EPOCH)")
+
+
+ROWS = "(VALUES (CAST(NULL AS INT)), (1), (2), (CAST(NULL AS INT))) AS t (v)"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ARRAY_AGG(v)", [None, 1, 2, None]),
+        ("ARRAY_AGG(v IGNORE NULLS)", [1, 2]),
+        ("ARRAY_AGG(v) FILTER (WHERE v IS NULL)", [None, None]),
+        ("FIRST_VALUE(v)", 1),
+        ("LAST_VALUE(v)", 2),
+        ("LAST_VALUE(v) FILTER (WHERE v < 2) + 1", 2),
+    ],
+)
+def test_aggregates_treat_nulls_as_in_flink(catalog: Catalog, text: str, expected: object) -> None:
+    frame = catalog.sql(f"SELECT {text} FROM {ROWS}").frame
+    assert frame is not None
+    assert frame.collect()[0][0] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("ARRAY_AGG(v ORDER BY v)", r"ORDER BY ...\) is not supported: use ARRAY_SORT"),
+        ("JSON_OBJECTAGG(KEY 'a' VALUE v)", "JSON_OBJECTAGG is not supported"),
+        ("(v, v) OVERLAPS (v, v)", "OVERLAPS is not supported"),
+        ("DATE_FORMAT(LOCALTIMESTAMP, 'YYYY-MM')", "DATE_FORMAT: 'Y' in 'YYYY-MM' is not supported"),
+        ("CAST(v AS DECIMAL())", "type DECIMAL: expected a number in brackets"),
+        ("INSTR('abc', 'b', 1, 2)", "instr.* requires 2 parameters"),
+        ("JSON_ARRAY(1", r"expected '\)'"),
+    ],
+)
+def test_what_is_not_supported_is_named(catalog: Catalog, text: str, reason: str) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        catalog.sql(f"SELECT {text} FROM {ROWS}")

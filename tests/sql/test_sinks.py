@@ -210,6 +210,16 @@ def test_insert_overwrite_replaces_the_partitions_that_the_table_says(catalog: C
     assert rows(catalog, "SELECT * FROM fixed") == [(4, 1, 1)]
     catalog.sql("INSERT OVERWRITE fixed SELECT 5, 0, 0")
     assert rows(catalog, "SELECT * FROM fixed") == [(5, 0, 0)]
+    hint = "/*+ OPTIONS('dynamic-partition-overwrite' = '{}') */"
+    catalog.sql(f"INSERT OVERWRITE fixed {hint.format('true')} SELECT 6, 1, 0")
+    assert rows(catalog, "SELECT * FROM fixed") == [(5, 0, 0), (6, 1, 0)]
+    catalog.sql(f"INSERT OVERWRITE dynamic {hint.format('false')} PARTITION (p = 0) SELECT 7, 7")
+    assert rows(catalog, "SELECT * FROM dynamic") == [(3, 1, 0), (7, 0, 7)]
+    with pytest.raises(InvalidInputError, match="the only hint of INSERT OVERWRITE is OPTIONS"):
+        catalog.sql(f"INSERT OVERWRITE fixed {hint.format('maybe')} SELECT 6, 1, 0")
+    catalog.sql("SET 'table.dynamic-table-options.enabled' = 'false'")
+    with pytest.raises(InvalidInputError, match="hint OPTIONS is allowed only while"):
+        catalog.sql(f"INSERT OVERWRITE fixed {hint.format('true')} SELECT 6, 1, 0")
 
 
 def test_products_of_decimals_are_rounded_the_same_whether_written_at_once_or_one_by_one(catalog: Catalog) -> None:

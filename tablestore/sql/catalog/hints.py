@@ -29,6 +29,9 @@ _BATCH: Final = ("snapshot", "timestamp", "tag")
 """Options of hints for store tables, as of ``TableStore.read``."""
 _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger")
 """The same for streams, as of ``TableStore.read_stream``."""
+PARTITIONS: Final = "scan.partitions"
+"""Option of hints for what is read of a store table as it is now, in a lookup join too: its newest partition."""
+_NEWEST: Final = "max_pt()"
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
 _PAIMON: Final = {
@@ -38,6 +41,7 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
+    "lookup.dynamic-partition": PARTITIONS,
 }
 """Options of Paimon, and what they are here."""
 _PAIMON_MODES: Final = {
@@ -51,6 +55,8 @@ _PAIMON_MODES: Final = {
 """Values of Paimon's ``scan.mode``, and what they are here; the default follows from the other options."""
 _BATCH_MODES: Final = {"": "", "full": "", "latest": "", **{f"from-{name}": name for name in _BATCH}}
 """Values of ``scan-mode`` that say what a batch query reads, and the option that says which snapshot."""
+_UNNEEDED: Final = ("lookup.dynamic-partition.refresh-interval", "lookup.refresh.async")
+"""Options of Paimon that change nothing: each micro-batch looks rows up in what the table is then."""
 _FROM_THE_START: Final = ("scan-mode", "full")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 
@@ -140,7 +146,8 @@ def _check_lookups(select: exp.Select) -> None:
 
 
 def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) -> None:
-    if table.name in own or table.args.get("version") is not None:
+    is_newest = all(key in _UNNEEDED or _PAIMON.get(key, key) == PARTITIONS for key, _ in options)
+    if table.name in own or (table.args.get("version") is not None and not is_newest):
         what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
         msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
         raise InvalidInputError(msg)
@@ -152,15 +159,24 @@ def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) ->
     table.meta.clear()
 
 
+def check_hints_allowed(scope: Scope) -> None:
+    """Check that hints are not switched off.
+
+    Raises:
+        InvalidInputError: they are.
+    """
+    if scope.settings.get(HINTS) != "true":
+        msg = f"hint OPTIONS is allowed only while setting '{HINTS}' is 'true'. SET it, or remove the hint."
+        raise InvalidInputError(msg)
+
+
 def hinted(scope: Scope, name: str, options: Options) -> str:
     """Return the name, in this session, of a table with the options of a hint.
 
     Raises:
         InvalidInputError: hints are switched off, there is no such table, or the options are not valid.
     """
-    if scope.settings.get(HINTS) != "true":
-        msg = f"hint OPTIONS is allowed only while setting '{HINTS}' is 'true'. SET it, or remove the hint."
-        raise InvalidInputError(msg)
+    check_hints_allowed(scope)
     there = scope.definition(name)
     if not isinstance(there.made, CreateTable):
         msg = f"'{name}' is a view, which has no options. Put the hint after a table in the view's query."
@@ -172,7 +188,7 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
     made = replace(there.made, name=f"{name} {hint}")
     if connector_of(made) is None:
         options = _own(name, options)
-        _check_store(name, options)
+        _check_store(name, options, made.partitioned_by)
         definition = Definition(made, there.path, there.version, options)
         if scope.settings.mode is Mode.BATCH:
             batch_read(definition)
@@ -199,6 +215,8 @@ def _own(name: str, options: Options) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
+        if key in _UNNEEDED:
+            continue
         if own in found:
             msg = f"'{name}': option '{own}' of a hint is given twice, once as '{key}'."
             raise InvalidInputError(msg)
@@ -209,9 +227,15 @@ def _own(name: str, options: Options) -> Options:
     return tuple((key, value) for key, value in found.items() if value != "")
 
 
-def _check_store(name: str, options: Options) -> None:
-    known = tuple(dict.fromkeys((*_BATCH, *_STREAM)))
+def _check_store(name: str, options: Options, partitioned_by: tuple[str, ...]) -> None:
+    known = tuple(dict.fromkeys((*_BATCH, PARTITIONS, *_STREAM)))
     for key, value in options:
+        if key == PARTITIONS and str(value).replace(" ", "").lower() != _NEWEST:
+            msg = f"'{name}': option '{key}' of a hint: expected '{_NEWEST}', the newest partition, got '{value}'."
+            raise InvalidInputError(msg)
+        if key == PARTITIONS and not partitioned_by:
+            msg = f"'{name}': option '{key}' of a hint: the table has no partitions: it has no PARTITIONED BY."
+            raise InvalidInputError(msg)
         if key not in known:
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
             msg = f"'{name}': option '{key}' of a hint: {did_you_mean(key, known, otherwise=otherwise)}"
@@ -226,7 +250,8 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     Raises:
         InvalidInputError: the hint has options of a stream.
     """
-    arguments = _arguments(definition, (*_BATCH, "scan-mode"), "batch")
+    arguments = _arguments(definition, (*_BATCH, "scan-mode", PARTITIONS), "batch")
+    arguments.pop(PARTITIONS, None)
     mode = arguments.pop("scan_mode", "")
     needed = _BATCH_MODES.get(mode)
     if needed is None or (mode and arguments.keys() != ({needed} if needed else set())):
@@ -234,6 +259,11 @@ def batch_read(definition: Definition) -> dict[str, Any]:
         msg = f"'{definition.name}': a batch query reads one snapshot: 'scan-mode' is {rule}; got '{mode}'."
         raise InvalidInputError(msg)
     return arguments
+
+
+def is_of_newest_partition(definition: Definition) -> bool:
+    """Return whether a hint says that only the newest partition is read."""
+    return any(key == PARTITIONS for key, _ in definition.hints)
 
 
 def stream_read(definition: Definition) -> dict[str, Any]:

@@ -64,8 +64,14 @@ def check_there(scope: Scope, query: Query) -> None:
     """
     for name in tables_in(query):
         if scope.find(name) is None and not is_inside(scope, name):
+            table, _, what = name.rpartition("$")
+            reason = str(scope.missing(name))
+            if table and scope.find(table) is not None:
+                reason = f"'{name}': there is no metadata table '{what}'. There are {', '.join(METADATA_TABLES)}."
+                if what == "binlog":
+                    reason += f" In '{table}${AUDIT_LOG}' an update is two rows, '-U' and '+U'."
             node = next(each for each in query.tree.find_all(exp.Table) if each.name == name)
-            raise NotFoundError(str(placed(RefusedError(node, str(scope.missing(name))), query)))
+            raise NotFoundError(str(placed(RefusedError(node, reason), query)))
 
 
 def is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:

@@ -16,9 +16,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
-from tablestore.sql.parser.functions.json_functions import JsonFunction, json_in_spark
+from tablestore.sql.parser.functions.json_functions import JsonArray, JsonFunction, is_json, json_in_spark, json_made
 from tablestore.sql.parser.functions.templates import function_in_spark, is_translated, sized_in_spark
-from tablestore.sql.parser.functions.time_functions import NOW, UNITS, rounded
+from tablestore.sql.parser.functions.time_functions import NOW, UNITS, cut, rounded
 from tablestore.sql.parser.types import PRECISION_MAX
 
 _RUNS_CODE: Final = "runs code that is not SQL"
@@ -40,6 +40,15 @@ _CLASSES: Final = {
     "[:SPACE:]": " ",
     "[:WHITESPACE:]": r"\s",
 }
+_PARTS: Final = {
+    "SECOND": "CAST(EXTRACT(SECOND FROM {0}) AS BIGINT)",
+    "ISODOW": "EXTRACT(DAYOFWEEK_ISO FROM {0})",
+    "ISOYEAR": "EXTRACT(YEAROFWEEK FROM {0})",
+}
+"""``EXTRACT`` of parts that Spark does not have, or of which it returns something else."""
+_WITH_PATTERN: Final = ("DATE_FORMAT", "FROM_UNIXTIME", "TO_DATE", "TO_TIMESTAMP", "TO_TIMESTAMP_LTZ")
+_OF_WEEKS: Final = re.compile("[YwWuec]")
+"""Letters of Java's patterns that Spark rejects only when the first row comes."""
 _UNSIZED: Final = {
     exp.DType.CHAR: exp.DType.TEXT,
     exp.DType.VARCHAR: exp.DType.TEXT,
@@ -73,7 +82,22 @@ def to_spark(tree: exp.Expr) -> str:
         InvalidInputError: it would run code other than SQL, or read files outside the warehouse. The text may be that
             of a view or computed column, whose author must not do this in the process of another user who reads it.
     """
-    return tree.copy().transform(_said_to_spark, copy=False).sql(dialect="spark", comments=False)
+    tree = _with_nulls_as_in_flink(tree.copy())
+    return tree.transform(_said_to_spark, copy=False).sql(dialect="spark", comments=False)
+
+
+def _with_nulls_as_in_flink(tree: exp.Expr) -> exp.Expr:
+    """Return a query whose aggregates say what Flink does with NULLs where Spark does something else by default."""
+    holder = exp.Paren(this=tree)
+    for each in list(holder.find_all(exp.FirstValue, exp.LastValue, exp.ArrayAgg)):
+        kind = exp.RespectNulls if isinstance(each, exp.ArrayAgg) else exp.IgnoreNulls
+        top = each.parent if isinstance(each.parent, exp.Filter) else each
+        if not isinstance(top.parent, exp.RespectNulls | exp.IgnoreNulls) and not each.find(exp.IgnoreNulls):
+            mark = exp.Null()
+            top.replace(mark)
+            mark.replace(kind(this=top))
+    found: exp.Expr = holder.this.pop()
+    return found
 
 
 def _said_to_spark(node: exp.Expr) -> exp.Expr:
@@ -83,6 +107,7 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         msg = f"{what} {why or _RUNS_CODE}, which SQL and definitions must not do. Use Spark in the program."
         raise InvalidInputError(msg)
     _change(node)
+    _check_pattern(node)
     if isinstance(node, exp.SimilarTo | exp.Escape):
         return _similar_in_spark(node)
     if isinstance(node, exp.Bracket):
@@ -96,15 +121,32 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         return _call("NAMED_STRUCT", *(part for n, each in fields for part in (exp.Literal.string(f"EXPR${n}"), each)))
     if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_TIMESTAMP_LTZ" and len(node.expressions) == 2:
         number, precision = node.expressions
-        name = _FROM_EPOCH.get(precision.name)
-        return node if name is None else _call(name, number)
+        if precision.is_int:
+            name = _FROM_EPOCH.get(precision.name)
+            return node if name is None else _call(name, number)
     if isinstance(node, exp.Anonymous | exp.Localtimestamp) and not node.expressions and _name_of(node) in NOW:
         return exp.var(NOW[_name_of(node)])
-    if isinstance(node, exp.Cast):
-        return _as_time(node) if node.to.this == exp.DType.TIME else _sized(node)
     if _is_written(node):
         return exp.var(_written(node))
+    if isinstance(node, exp.Cast):
+        return _as_time(node) if node.to.this == exp.DType.TIME else _sized(node)
     return node
+
+
+def _check_pattern(node: exp.Expr) -> None:
+    """Check that the pattern of a time has only letters that Spark knows.
+
+    Raises:
+        InvalidInputError: it has a letter of weeks.
+    """
+    if isinstance(node, exp.Anonymous) and node.name.upper() in _WITH_PATTERN and len(node.expressions) > 1:
+        pattern = node.expressions[1]
+        is_text = isinstance(pattern, exp.Literal) and pattern.is_string
+        found = _OF_WEEKS.search(re.sub("'[^']*'", "", pattern.name)) if is_text else None
+        if found:
+            name = node.name.upper()
+            msg = f"{name}: '{found[0]}' in '{pattern.name}' is not supported: Spark has no week years. A year is 'y'."
+            raise InvalidInputError(msg)
 
 
 def _change(node: exp.Expr) -> None:
@@ -190,6 +232,13 @@ def _name_of(call: exp.Expr) -> str:
     return "LOCALTIMESTAMP" if isinstance(call, exp.Localtimestamp) else call.name.upper()
 
 
+def _digits(kind: exp.DataType) -> int | None:
+    """Return the digits of a second that a CAST to a timestamp cuts to; None if it keeps all, or is to another type."""
+    is_timestamp = kind.this in {exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ} and kind.expressions
+    digits = int(kind.expressions[0].name) if is_timestamp else PRECISION_MAX
+    return digits if digits < PRECISION_MAX else None
+
+
 def _sized(cast: exp.Cast) -> exp.Expr:
     """Return a CAST whose type has a length as text in Spark SQL; others unchanged, with Spark's types."""
     kind = _UNSIZED.get(cast.to.this)
@@ -216,7 +265,12 @@ def _escape_backslashes(like: exp.Like) -> None:
 
 def _is_written(node: exp.Expr) -> bool:
     is_rounded = isinstance(node, exp.Floor | exp.Ceil) and bool(node.args.get("to"))
-    return is_rounded or isinstance(node, JsonFunction) or is_translated(node)
+    is_rounded = is_rounded or (isinstance(node, exp.Cast) and _digits(node.to) is not None)
+    is_part = isinstance(node, exp.Extract) and node.name.upper() in _PARTS
+    is_of_json = isinstance(node, JsonFunction | JsonArray | exp.JSONObject) or (
+        isinstance(node, exp.Is) and isinstance(node.expression, exp.JSON)
+    )
+    return is_rounded or is_part or is_of_json or is_translated(node)
 
 
 def _written(node: exp.Expr) -> str:
@@ -224,8 +278,18 @@ def _written(node: exp.Expr) -> str:
     if isinstance(node, JsonFunction):
         defaults = (_text(node.args.get("empty")), _text(node.args.get("error")))
         return json_in_spark(node, _text(node.this), defaults)
+    if isinstance(node, JsonArray | exp.JSONObject):
+        return json_made(node, _text)
+    if isinstance(node, exp.Is):
+        return is_json(_text(node.this), str(node.expression.args.get("this")).upper())
     if isinstance(node, exp.Anonymous):
         return function_in_spark(node.name, [_text(each) for each in node.expressions])
+    if isinstance(node, exp.Extract):
+        return _PARTS[node.name.upper()].format(_text(node.expression))
+    if isinstance(node, exp.Cast):
+        whole = node.copy()
+        whole.to.set("expressions", None)
+        return cut(_text(whole), _digits(node.to) or 0)
     unit = node.args["to"].name
     if unit.upper() not in UNITS:
         msg = f"{node.key.upper()}(... TO {unit}): expected one of {', '.join(UNITS)}, got {unit}."

@@ -9,6 +9,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.parser.ddl_statements import DdlReader
 from tablestore.sql.parser.statements import (
+    DYNAMIC,
     Assignments,
     Delete,
     Doing,
@@ -81,9 +82,15 @@ class VerbReader(DdlReader):
         start = self._curr
         target = self._object_name("the name of the table")
         place = self._place(start)
+        hint = self.hints.pop(self._prev.end, None)
+        options = {} if hint is None else {key: str(value).lower() for key, value in hint.options}
+        dynamic = options.pop(DYNAMIC, None)
+        if options or dynamic not in {None, "true", "false"}:
+            self.raise_error(f"the only hint of INSERT OVERWRITE is OPTIONS('{DYNAMIC}' = 'false') or 'true'", start)
         partition = self._in_partition()
         names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
-        return Overwrite(target, self._query(), names, partition, place)
+        is_dynamic = None if dynamic is None else dynamic == "true"
+        return Overwrite(target, self._query(), names, partition, is_dynamic, place)
 
     def _merge(self) -> Merge:
         self._need("INTO")

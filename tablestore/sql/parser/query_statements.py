@@ -22,6 +22,8 @@ _STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.
 _LISTS: Final = frozenset({TokenType.ORDER_BY, TokenType.PARTITION_BY, TokenType.GROUP_BY})
 _SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)"
 _WINDOWS: Final = frozenset(WindowKind)
+_SIZED: Final = frozenset({exp.DType.DECIMAL, exp.DType.VARCHAR, exp.DType.VARBINARY, exp.DType.TIMESTAMPLTZ})
+"""Types whose brackets sqlglot accepts without a number."""
 _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 T = TypeVar("T")
 
@@ -30,7 +32,11 @@ class QueryReader(JsonReader):
     """Parser for queries, expressions and ``INSERT INTO``."""
 
     FUNCTIONS: ClassVar = {name: made for name, made in SparkParser.FUNCTIONS.items() if name not in NAMES}
-    FUNCTION_PARSERS: ClassVar = {**SparkParser.FUNCTION_PARSERS, **PARSERS}
+    FUNCTION_PARSERS: ClassVar = {
+        **{name: made for name, made in SparkParser.FUNCTION_PARSERS.items() if name not in NAMES},
+        "CEILING": SparkParser.FUNCTION_PARSERS["CEIL"],
+        **PARSERS,
+    }
     ADD_JOIN_ON_TRUE = False
     hints: dict[int, Hint]
     """The hints of the text that are not attached to a table or a query yet."""
@@ -94,7 +100,12 @@ class QueryReader(JsonReader):
 
     def _parse_types(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse a type with its length, which Spark's dialect leaves out."""
-        return super(HiveParser, self)._parse_types(*args, **named)  # type: ignore[arg-type]  # as they come
+        kind = super(HiveParser, self)._parse_types(*args, **named)  # type: ignore[arg-type]  # as they come
+        if isinstance(kind, exp.DataType) and kind.this in _SIZED and self._prev.text == ")":
+            is_empty = self._tokens[self._index - 2].token_type == TokenType.L_PAREN
+            if is_empty:
+                self.raise_error(f"type {kind.this.value}: expected a number in brackets", self._prev)
+        return kind
 
     def _parse_function_call(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse functions that are called without brackets and that sqlglot takes for columns."""
@@ -123,6 +134,12 @@ class QueryReader(JsonReader):
                 self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
             if isinstance(node, exp.MatchRecognize):
                 self.raise_error("MATCH_RECOGNIZE is not supported: Spark does not support it", start)
+            if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
+                self.raise_error("ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))", start)
+            if isinstance(node, exp.Overlaps):
+                self.raise_error("OVERLAPS is not supported: compare the ends with < and >", start)
+            if isinstance(node, exp.JSONObjectAgg):
+                self.raise_error("JSON_OBJECTAGG is not supported: use JSON_STRING(ARRAY_AGG(...))", start)
 
     def _parse_table(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse window table functions, which sqlglot does not know, and leave other tables to sqlglot."""

@@ -9,6 +9,7 @@ from typing import Final
 from log_system.kafka.client.secrets import MASK, ClientValue, holds_secret
 from snapshot.quoting import backquoted, text_literal
 from tablestore.sql.parser.statements import (
+    DYNAMIC,
     AlterAdd,
     AlterDrop,
     AlterModify,
@@ -235,6 +236,8 @@ def _(dropped: DropPartitions) -> str:
 def _(overwrite: Overwrite) -> str:
     names = f" ({_names(overwrite.columns)})" if overwrite.columns else ""
     partition = _partition(overwrite.partition)
+    if overwrite.dynamic is not None:
+        partition = f" {hint_text(((DYNAMIC, str(overwrite.dynamic).lower()),))}{partition}"
     return f"INSERT OVERWRITE {backquoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
 
 

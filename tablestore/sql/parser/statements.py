@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from sqlglot import exp
 
@@ -391,18 +392,23 @@ class Insert:
     partition: tuple[tuple[str, Expression | None], ...] = ()
 
 
+DYNAMIC: Final = "dynamic-partition-overwrite"
+
+
 @dataclass(frozen=True)
 class Overwrite:
     """``INSERT OVERWRITE``.
 
     Attributes:
         partition: columns of ``PARTITION (...)``, each with its value or None.
+        dynamic: what a hint says of ``dynamic-partition-overwrite``; None if there is none.
     """
 
     target: str
     query: Query
     columns: tuple[str, ...] = ()
     partition: tuple[tuple[str, Expression | None], ...] = ()
+    dynamic: bool | None = None
     place: Place = field(default=Place(), compare=False, repr=False)
 
 

@@ -10,14 +10,16 @@ from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
+from snapshot.quoting import backquoted
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.audit_log import past_changes
-from tablestore.sql.catalog.hints import batch_read, with_hints
+from tablestore.sql.catalog.hints import batch_read, is_of_newest_partition, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
 from tablestore.sql.catalog.table_references import (
@@ -118,8 +120,22 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
         return frame.toDF(*names_of_view(made, frame.columns))
     table = open_table(scope, name)
     if isinstance(table, TableStore):
-        return with_computed(table.read(**batch_read(definition)), made)
+        frame = table.read(**batch_read(definition))
+        if is_of_newest_partition(definition):
+            frame = _newest_partition(frame, table.partition_by)
+        return with_computed(frame, made)
     return table.read()
+
+
+def _newest_partition(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return the rows in the greatest partition that has rows, by the values of its columns in their order."""
+    columns = [F.col(backquoted(each)) for each in names]
+    found = frame.select(*columns).orderBy(*(each.desc() for each in columns)).head()
+    # A table without rows has no newest partition.
+    values = (None,) * len(columns) if found is None else tuple(found)
+    for column, value in zip(columns, values, strict=True):
+        frame = frame.where(column.eqNullSafe(F.lit(value)))
+    return frame
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:

@@ -18,7 +18,7 @@ ONE_ROW: Final = TOP_N.replace("n <= 3", "n = 1")
 """The form of a query that selects one row of each group."""
 _RANDOM: Final = frozenset(
     {
-        *("RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE"),
+        *("RAND", "RAND_INTEGER", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE"),
         *("MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID", "INPUT_FILE_NAME"),
     }
 )

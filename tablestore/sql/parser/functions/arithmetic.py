@@ -1,8 +1,8 @@
-"""Division and ``AVG`` as in Flink, where their results depend on the types of their arguments.
+"""Division, ``AVG``, and the rounding and adding of times as in Flink, where results depend on the arguments' types.
 
 In Flink, integers divided by an integer, and their average, are an integer, and a floating-point number divided by zero
-is infinite or not a number. Spark returns DOUBLE for the first, and raises an error for the second. The types are
-those that Spark finds for the arguments.
+is infinite or not a number. Spark returns DOUBLE for the first, and raises an error for the second. A DATE that is
+rounded, or moved by days, is a DATE, and a rounded TIME a TIME. The types are those that Spark finds for the arguments.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql.types import (
     ByteType,
     DataType,
+    DateType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -20,13 +21,18 @@ from pyspark.sql.types import (
     LongType,
     NumericType,
     ShortType,
+    TimeType,
 )
 from sqlglot import exp
+
+from tablestore.sql.parser.functions.time_functions import BY_DATE
 
 TypeOf = Callable[[exp.Expr, exp.Select | None], DataType | None]
 """Returns the type of an expression in a SELECT, or, if it is None, outside of any; None if Spark rejects it."""
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _FLOATING: Final = (FloatType, DoubleType)
+_TYPED: Final = (exp.Div, exp.Avg, exp.Floor, exp.Ceil, exp.TimestampAdd)
+"""Expressions that depend on the types of their arguments; ``FLOOR`` and ``CEIL`` only with a unit."""
 
 
 def with_flink_arithmetic(tree: exp.Expr, type_of: TypeOf) -> exp.Expr:
@@ -34,7 +40,7 @@ def with_flink_arithmetic(tree: exp.Expr, type_of: TypeOf) -> exp.Expr:
 
     What Spark rejects stays as it is, so that Spark's own error remains.
     """
-    if tree.find(exp.Div, exp.Avg) is None:
+    if not _is_typed_within(tree):
         return tree
     holder = exp.Paren(this=tree)
     _visit(tree, type_of)
@@ -52,22 +58,33 @@ def _visit(query: exp.Expr, type_of: TypeOf) -> None:
         _name_outputs(query)
     own = list(query.bfs(prune=lambda node: _is_nested(node, query)))
     for node in reversed(own):
-        if isinstance(node, exp.Div | exp.Avg):
+        if _is_typed(node):
             _replace(node, type_of, query if isinstance(query, exp.Select) else None)
 
 
 def _name_outputs(select: exp.Select) -> None:
     """Set Flink's names for columns without a name that Spark would name by what a division becomes, in place."""
     for number, each in enumerate(select.expressions):
-        if not isinstance(each, exp.Alias) and each.find(exp.Div, exp.Avg):
+        if not isinstance(each, exp.Alias) and _is_typed_within(each):
             _put(each, lambda output: exp.alias_(output, f"EXPR${number}", quoted=True))  # noqa: B023 - called at once
+
+
+def _is_typed(node: exp.Expr) -> bool:
+    return isinstance(node, _TYPED) and (not isinstance(node, exp.Floor | exp.Ceil) or bool(node.args.get("to")))
+
+
+def _is_typed_within(tree: exp.Expr) -> bool:
+    return any(map(_is_typed, tree.find_all(*_TYPED)))
 
 
 def _is_nested(node: exp.Expr, query: exp.Expr) -> bool:
     return isinstance(node, exp.Query) and node is not query
 
 
-def _replace(node: exp.Div | exp.Avg, type_of: TypeOf, select: exp.Select | None) -> None:
+def _replace(node: exp.Expr, type_of: TypeOf, select: exp.Select | None) -> None:
+    if isinstance(node, exp.Floor | exp.Ceil | exp.TimestampAdd):
+        _replace_time(node, type_of(node.this, select))
+        return
     if isinstance(node, exp.Avg):
         kind = type_of(node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this, select)
         if isinstance(kind, IntegralType):
@@ -83,6 +100,19 @@ def _replace(node: exp.Div | exp.Avg, type_of: TypeOf, select: exp.Select | None
     elif any(isinstance(each, _FLOATING) for each in kinds) and all(isinstance(each, NumericType) for each in kinds):
         kind = FloatType() if all(isinstance(each, FloatType) for each in kinds) else DoubleType()
         _put(node, lambda div: exp.cast(_with_infinity(div), _name(kind)))
+
+
+def _replace_time(node: exp.Floor | exp.Ceil | exp.TimestampAdd, kind: DataType | None) -> None:
+    """Change ``FLOOR`` and ``CEIL`` to a unit, and ``TIMESTAMPADD``, of a DATE or TIME, in place."""
+    unit = node.args["unit" if isinstance(node, exp.TimestampAdd) else "to"].name.upper()
+    if isinstance(kind, DateType):
+        node.set("this", exp.cast(node.this, "TIMESTAMP"))
+        if unit in BY_DATE:
+            _put(node, lambda moved: exp.cast(moved, "DATE"))
+    elif isinstance(kind, TimeType) and not isinstance(node, exp.TimestampAdd):
+        day = exp.cast(exp.Literal.string("1970-01-01"), "DATE")
+        node.set("this", exp.Anonymous(this="MAKE_TIMESTAMP_NTZ", expressions=[day, node.this.copy()]))
+        _put(node, lambda rounded: exp.cast(rounded, "TIME(3)"))
 
 
 def _with_infinity(div: exp.Expr) -> exp.Expr:

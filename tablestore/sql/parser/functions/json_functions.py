@@ -1,4 +1,4 @@
-"""Flink's ``JSON_VALUE``, ``JSON_QUERY`` and ``JSON_EXISTS``: their clauses, and their translation to Spark SQL.
+"""Flink's functions of JSON: their clauses, and their translation to Spark SQL.
 
 Spark has no function that tells a path that is missing from a text that is not JSON. So the text is parsed to a
 variant, whose type at the path says what is there, and ``GET_JSON_OBJECT`` returns it.
@@ -7,6 +7,7 @@ variant, whose type at the path says what is there, and ``GET_JSON_OBJECT`` retu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from sqlglot import exp
@@ -24,6 +25,10 @@ _RETURNED: Final = {
     exp.DType.DOUBLE: "DOUBLE",
 }
 """Spark's types of ``RETURNING``."""
+_ARRAY: Final = "TO_JSON(ARRAY({0}), MAP('ignoreNullFields', 'false', 'timeZone', 'UTC'))"
+AS_JSON: Final = f"IF({{0}} IS NULL, NULL, SUBSTRING({_ARRAY}, 2, LENGTH({_ARRAY}) - 2))"
+"""A value of any type as JSON; Spark writes only rows, arrays and maps."""
+_COMMA: Final = "','"
 _WRAPPERS: Final = (
     ("WITHOUT", "WITHOUT"),
     ("WITH CONDITIONAL", "CONDITIONAL"),
@@ -57,6 +62,14 @@ class JsonExists(JsonFunction):
     """``JSON_EXISTS``."""
 
     _sql_names: ClassVar = ["JSON_EXISTS"]
+
+
+class JsonArray(exp.Expression, exp.Func):
+    """``JSON_ARRAY``; ``nulls`` is whether it has them."""
+
+    _sql_names: ClassVar = ["JSON_ARRAY"]
+    arg_types: ClassVar = {"expressions": False, "nulls": False}
+    is_var_len_args = True
 
 
 class JsonReader(Reader):
@@ -94,6 +107,16 @@ class JsonReader(Reader):
         _, error = self._behaviours(("TRUE", "FALSE", "UNKNOWN", "ERROR"), ("ERROR",))
         return JsonExists(this=text, path=path, error=error)
 
+    def _json_array(self) -> exp.Expr:
+        values = [] if self._is_word(")") else [self._parse_disjunction()]
+        while values and self._take(","):
+            values.append(self._parse_disjunction())
+        nulls = self._take("NULL", "ON", "NULL")
+        if not nulls:
+            self._take("ABSENT", "ON", "NULL")
+        self._end_of_arguments()
+        return JsonArray(expressions=values, nulls=nulls)
+
     def _text_and_path(self) -> tuple[exp.Expr, exp.Expr]:
         text = self._parse_disjunction()
         if text is None or not self._take(","):
@@ -117,15 +140,20 @@ class JsonReader(Reader):
             if event is None or event in found:
                 self._expected(" or ".join(f"ON {each}" for each in events if each not in found))
             found[event] = value
-        # sqlglot takes a closing bracket after the arguments as optional.
-        self._need(")")
+        self._end_of_arguments()
         return found.get("EMPTY"), found.get("ERROR")
+
+    def _end_of_arguments(self) -> None:
+        """Raise an error unless a closing bracket follows, which sqlglot consumes, and takes as optional."""
+        if not self._is_word(")"):
+            self._expected("')'")
 
 
 PARSERS: Final = {
     "JSON_VALUE": JsonReader._json_value,  # noqa: SLF001 - of the class above
     "JSON_QUERY": JsonReader._json_query,  # noqa: SLF001
     "JSON_EXISTS": JsonReader._json_exists,  # noqa: SLF001
+    "JSON_ARRAY": JsonReader._json_array,  # noqa: SLF001
 }
 """Parsers of the functions' arguments, by name."""
 
@@ -163,6 +191,44 @@ def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> s
     wrapped = f"CONCAT('[', IF({is_nested}, {found}, TO_JSON({at})), ']')"
     is_kept = f" WHEN {kind} LIKE 'ARRAY<%' THEN {found}" if wrapper == "CONDITIONAL" else ""
     return f"({nothing}{is_kept} ELSE {wrapped} END)"
+
+
+def json_made(node: exp.JSONObject | JsonArray, text_of: Callable[[exp.Expr], str]) -> str:
+    """Return ``JSON_OBJECT`` or ``JSON_ARRAY`` in Spark SQL.
+
+    Args:
+        node: the call.
+        text_of: returns an expression in Spark SQL.
+    """
+
+    def value(each: exp.Expr) -> str:
+        is_json = isinstance(each, exp.JSONObject | JsonArray)
+        if isinstance(each, exp.Anonymous) and each.name.upper() == "JSON" and len(each.expressions) == 1:
+            return f"TO_JSON(PARSE_JSON({text_of(each.expressions[0])}))"
+        return text_of(each) if is_json else AS_JSON.format(f"({text_of(each)})")
+
+    if isinstance(node, JsonArray):
+        values = [value(each) for each in node.expressions]
+        found = [f"COALESCE({each}, 'null')" for each in values] if node.args["nulls"] else values
+        return f"CONCAT('[', CONCAT_WS({', '.join([_COMMA, *found])}), ']')"
+    pairs = [(AS_JSON.format(text_of(each.this)), value(each.expression)) for each in node.expressions]
+    if str(node.args.get("null_handling")).upper() != "ABSENT ON NULL":
+        pairs = [(key, f"COALESCE({each}, 'null')") for key, each in pairs]
+    found = [f"CONCAT({key}, ':', {each})" for key, each in pairs]
+    return f"CONCAT('{{', CONCAT_WS({', '.join([_COMMA, *found])}), '}}')"
+
+
+def is_json(text: str, kind: str) -> str:
+    """Return ``IS JSON`` in Spark SQL.
+
+    Args:
+        text: the text in Spark SQL.
+        kind: ``OBJECT``, ``ARRAY`` or ``SCALAR``; all else is any of them.
+    """
+    found = f"SCHEMA_OF_VARIANT(TRY_PARSE_JSON({text}))"
+    if kind == "SCALAR":
+        return f"COALESCE({found} NOT LIKE 'OBJECT<%' AND {found} NOT LIKE 'ARRAY<%', FALSE)"
+    return f"COALESCE({found} LIKE '{kind}<%', FALSE)" if kind in {"OBJECT", "ARRAY"} else f"({found} IS NOT NULL)"
 
 
 def _behaviour(behaviour: exp.Expr | None, default: str, message: str) -> str:

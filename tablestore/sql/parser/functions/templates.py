@@ -7,36 +7,104 @@ from typing import Final
 
 from sqlglot import exp
 
+from tablestore.sql.parser.functions.json_functions import AS_JSON
+
+_QUOTED: Final = "CONCAT('\\\\Q', {1}, '\\\\E')"
+"""A separator as a regular expression."""
+_BY_PATTERN: Final = "IF(TRY_TO_TIMESTAMP({0}, {1}) IS NULL, NULL, TO_TIMESTAMP_NTZ({0}, {1}))"
+_POSITION: Final = "IF({0} < 0, SIZE({{0}}) + {0} + 1, {0})"
+_SLICE: Final = (
+    "IF({1} IS NULL OR {2} IS NULL, NULL, SLICE({0}, GREATEST(" + _POSITION.format("{1}") + ", 1), "
+    "GREATEST(" + _POSITION.format("{2}") + " - GREATEST(" + _POSITION.format("{1}") + ", 1) + 1, 0)))"
+)
+"""The elements of an array between two positions, which count from its end if they are negative."""
+
 #: By name and number of arguments, which are in place of the numbers; with other numbers they are Spark's.
 _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("ARRAY_CONTAINS", 2): "EXISTS({0}, _element -> _element <=> {1})",
+    ("ARRAY_REMOVE", 2): "FILTER({0}, _element -> NOT (_element <=> {1}))",
+    ("ARRAY_REVERSE", 1): "REVERSE({0})",
+    ("ARRAY_SLICE", 2): _SLICE.replace("{2}", "SIZE({0})"),
+    ("ARRAY_SLICE", 3): _SLICE,
+    ("ARRAY_SORT", 1): "SORT_ARRAY({0})",
+    ("ARRAY_SORT", 2): "SORT_ARRAY({0}, {1})",
+    ("ARRAY_SORT", 3): (
+        "IF({2}, CONCAT(FILTER({0}, _e -> _e IS NULL), SORT_ARRAY(ARRAY_COMPACT({0}), {1})), "
+        "CONCAT(SORT_ARRAY(ARRAY_COMPACT({0}), {1}), FILTER({0}, _e -> _e IS NULL)))"
+    ),
     ("CONVERT_TZ", 3): "DATE_FORMAT(CONVERT_TIMEZONE({1}, {2}, CAST({0} AS TIMESTAMP_NTZ)), 'yyyy-MM-dd HH:mm:ss')",
+    (
+        "ELEMENT",
+        1,
+    ): "IF(SIZE({0}) > 1, RAISE_ERROR('ELEMENT: the array has more than one element'), TRY_ELEMENT_AT({0}, 1))",
     ("FROM_BASE64", 1): "CAST(UNBASE64({0}) AS STRING)",
+    # A word is a sequence of letters and digits of ASCII.
+    ("INITCAP", 1): (
+        "ARRAY_JOIN(TRANSFORM(SPLIT(LOWER({0}), '(?<=[^0-9A-Za-z])'), "
+        "_word -> CONCAT(UPPER(LEFT(_word, 1)), SUBSTRING(_word, 2))), '')"
+    ),
+    ("IS_ALPHA", 1): "COALESCE({0} RLIKE '\\\\A\\\\p{{L}}+\\\\z', FALSE)",
+    ("IS_DECIMAL", 1): "(TRY_CAST({0} AS DOUBLE) IS NOT NULL)",
+    ("IS_DIGIT", 1): "COALESCE({0} RLIKE '\\\\A\\\\p{{IsDigit}}+\\\\z', FALSE)",
+    ("JSON_QUOTE", 1): AS_JSON,
+    ("JSON_STRING", 1): AS_JSON,
+    ("JSON_UNQUOTE", 1): (
+        "IF(SCHEMA_OF_VARIANT(TRY_PARSE_JSON({0})) <=> 'STRING', VARIANT_GET(PARSE_JSON({0}), '$', 'string'), {0})"
+    ),
+    ("LPAD", 3): "IF({1} < 0 OR {2} = '', NULL, LPAD({0}, {1}, {2}))",
     ("LTRIM", 2): "TRIM(LEADING {1} FROM {0})",
+    ("MAP_UNION", 2): (
+        "MAP_FROM_ENTRIES(CONCAT(FILTER(MAP_ENTRIES({0}), _entry -> NOT MAP_CONTAINS_KEY({1}, _entry.key)), "
+        "MAP_ENTRIES({1})))"
+    ),
+    ("PARSE_URL", 2): "TRY_PARSE_URL({0}, {1})",
+    ("PARSE_URL", 3): "TRY_PARSE_URL({0}, {1}, {2})",
+    ("RAND_INTEGER", 1): "CAST(FLOOR(RAND() * {0}) AS INT)",
+    ("RAND_INTEGER", 2): "CAST(FLOOR(RAND({0}) * {1}) AS INT)",
     ("REGEXP_EXTRACT", 2): "CASE WHEN {0} RLIKE {1} THEN REGEXP_EXTRACT({0}, {1}, 0) END",
     ("REGEXP_EXTRACT", 3): "CASE WHEN {0} RLIKE {1} THEN REGEXP_EXTRACT({0}, {1}, {2}) END",
+    ("RPAD", 3): "IF({1} < 0 OR {2} = '', NULL, RPAD({0}, {1}, {2}))",
     ("RTRIM", 2): "TRIM(TRAILING {1} FROM {0})",
     ("SHA224", 1): "SHA2({0}, 224)",
     ("SHA256", 1): "SHA2({0}, 256)",
     ("SHA384", 1): "SHA2({0}, 384)",
     ("SHA512", 1): "SHA2({0}, 512)",
-    ("SPLIT_INDEX", 3): (
-        "CASE WHEN {0} <> '' AND {2} >= 0 THEN TRY_ELEMENT_AT(SPLIT({0}, CONCAT('\\\\Q', {1}, '\\\\E')), {2} + 1) END"
-    ),
+    ("SPLIT", 2): f"IF({{1}} = '', SPLIT({{0}}, ''), SPLIT({{0}}, {_QUOTED}))",
+    (
+        "SPLIT_INDEX",
+        3,
+    ): f"CASE WHEN {{0}} <> '' AND {{2}} >= 0 THEN TRY_ELEMENT_AT(SPLIT({{0}}, {_QUOTED}), {{2}} + 1) END",
     ("STR_TO_MAP", 1): "STR_TO_MAP({0}, ',', '=')",
+    ("TO_DATE", 1): "TRY_CAST({0} AS DATE)",
+    ("TO_DATE", 2): "TRY_TO_DATE({0}, {1})",
+    ("TO_TIMESTAMP", 1): "TRY_CAST({0} AS TIMESTAMP_NTZ)",
+    ("TO_TIMESTAMP", 2): _BY_PATTERN,
+    # Of a text, the time is by the clock of UTC, or of the third argument.
+    ("TO_TIMESTAMP_LTZ", 1): (
+        "IF(TYPEOF({0}) = 'string', TRY_CAST(CONCAT(CAST({0} AS STRING), ' UTC') AS TIMESTAMP), "
+        "TIMESTAMP_MILLIS(TRY_CAST({0} AS BIGINT)))"
+    ),
+    ("TO_TIMESTAMP_LTZ", 2): "TRY_TO_TIMESTAMP(CONCAT({0}, ' UTC'), CONCAT({1}, ' VV'))",
+    ("TO_TIMESTAMP_LTZ", 3): "TRY_TO_TIMESTAMP(CONCAT({0}, ' ', {2}), CONCAT({1}, ' VV'))",
     ("TRUNCATE", 1): "IF({0} < 0, CEIL({0}, 0), FLOOR({0}, 0))",
     ("TRUNCATE", 2): "IF({0} < 0, CEIL({0}, {1}), FLOOR({0}, {1}))",
+    ("URL_DECODE", 1): "TRY_URL_DECODE({0})",
     ("WEEK", 1): "WEEKOFYEAR({0})",
 }
+_AS_WRITTEN: Final = ("DATE_FORMAT", "FROM_UNIXTIME", "INSTR")
+"""Functions of Spark whose patterns or arguments sqlglot would change."""
 _NULL_IF_ONE_IS: Final = ("GREATEST", "LEAST")
-NAMES: Final = frozenset({*(name for name, _ in _IN_SPARK), *_NULL_IF_ONE_IS})
+NAMES: Final = frozenset({*(name for name, _ in _IN_SPARK), *_NULL_IF_ONE_IS, *_AS_WRITTEN})
 """Names of the functions, which sqlglot would otherwise take for those of Spark."""
 
 
 def is_translated(node: exp.Expr) -> bool:
     """Return whether an expression is a call of one of the functions."""
-    return isinstance(node, exp.Anonymous) and (
-        (node.name.upper(), len(node.expressions)) in _IN_SPARK or node.name.upper() in _NULL_IF_ONE_IS
+    # Spark's ARRAY_SORT takes a lambda function.
+    return (
+        isinstance(node, exp.Anonymous)
+        and not any(isinstance(each, exp.Lambda) for each in node.expressions)
+        and ((node.name.upper(), len(node.expressions)) in _IN_SPARK or node.name.upper() in _NULL_IF_ONE_IS)
     )
 
 

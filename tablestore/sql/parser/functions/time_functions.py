@@ -28,7 +28,7 @@ _BY_CLOCK: Final[Mapping[str, tuple[str, str]]] = {
     "MINUTE": ("{clock} - MAKE_DT_INTERVAL(0, 0, 0, " + _SECONDS + ")", "'1' MINUTE"),
     "HOUR": ("{clock} - MAKE_DT_INTERVAL(0, 0, MINUTE({clock}), " + _SECONDS + ")", "'1' HOUR"),
 }
-_BY_DATE: Final[Mapping[str, tuple[str, str]]] = {
+BY_DATE: Final[Mapping[str, tuple[str, str]]] = {
     "DAY": ("{date}", "'1' DAY"),
     # A week starts on Sunday, as in Flink.
     "WEEK": ("DATE_SUB({date}, DAYOFWEEK({date}) - 1)", "'7' DAY"),
@@ -36,7 +36,7 @@ _BY_DATE: Final[Mapping[str, tuple[str, str]]] = {
     "QUARTER": ("TRUNC({date}, 'QUARTER')", "'3' MONTH"),
     "YEAR": ("TRUNC({date}, 'YEAR')", "'1' YEAR"),
 }
-UNITS: Final = (*_BY_CLOCK, *_BY_DATE)
+UNITS: Final = (*_BY_CLOCK, *BY_DATE)
 """The units that a time can be rounded to."""
 
 
@@ -53,11 +53,17 @@ def rounded(time: str, unit: str, *, up: bool) -> str:
         start, length = _BY_CLOCK[unit]
         goal = _goal(start.format(clock=clock), clock, length, up=up)
         return f"({time} + ({goal} - {clock}))"
-    start, length = _BY_DATE[unit]
+    start, length = BY_DATE[unit]
     goal = _goal(f"CAST({start.format(date=f'CAST({time} AS DATE)')} AS TIMESTAMP_NTZ)", clock, length, up=up)
     # An instant is off by an hour if the clock was changed in between, which the second step corrects.
     near = f"({time} + ({goal} - {clock}))"
     return f"({near} + ({goal} - CAST({near} AS TIMESTAMP_NTZ)))"
+
+
+def cut(time: str, digits: int) -> str:
+    """Return a time in Spark SQL without the digits of its second that come after the given number of them."""
+    over = f"EXTRACT(SECOND FROM {time}) % {10.0**-digits:.{digits}f}"
+    return f"({time} - MAKE_DT_INTERVAL(0, 0, 0, {over}))"
 
 
 def _goal(start: str, clock: str, length: str, *, up: bool) -> str:
