@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact
-from tablestore.maintenance.expire_snapshots import expire, rules_of
+from tablestore.maintenance.expire_snapshots import Rule, expire, rules_of
 from tablestore.normalize import segments
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
@@ -69,6 +70,11 @@ def make(path: str, key: tuple[str, ...]) -> TableContext:
     return create_drop.create(path, SCHEMA, primary_key=key, partition_by=(), log_system=None, options=options)
 
 
+def rules_now(table: TableContext, keep_last: int) -> tuple[Rule, ...]:
+    """Return rules by this machine's clock, which dates the commits; the store's has only seconds."""
+    return rules_of(table, timedelta(0), keep_last, int(time.time() * 1000))
+
+
 def test_a_table_is_made_written_compacted_and_read(lake: str) -> None:
     path = f"{lake}/a/orders"
     table = make(path, ("id",))
@@ -100,7 +106,7 @@ def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str
     assert compact(TableContext.open(path), run_here) is not None
     drop_next(endpoint, "_delta_log/")
     table = TableContext.open(path)
-    assert expire(table, rules_of(table, timedelta(0), 1)).oldest == 4
+    assert expire(table, rules_now(table, 1)).oldest == 4
     assert write(writer, [(9, "after")]) is not None
     assert sorted(open_local(path).to_arrow()["id"].to_pylist()) == [1, 2, 3, 9]
 
@@ -125,7 +131,7 @@ def test_a_store_that_loses_or_refuses_requests_all_the_time_loses_and_doubles_n
         assert write(writer, changes(7)).id == 7
         publisher.discard()
         table = TableContext.open(path)
-        assert expire(table, rules_of(table, timedelta(0), 2)).oldest == 6
+        assert expire(table, rules_now(table, 2)).oldest == 6
         assert rows_of(TableContext.open(path)) == dict(changes(7))
         assert {row["id"]: row["v"] for row in open_local(path).to_arrow().to_pylist()} == dict(changes(7))
     report = TableContext.open(path).log.verify()
@@ -264,7 +270,7 @@ def test_snapshots_expire_and_a_dropped_table_leaves_nothing(lake: str) -> None:
     for number in range(7, 10):
         write(writer, changes(number))
     table = TableContext.open(path)
-    report = expire(table, rules_of(table, timedelta(0), 3))
+    report = expire(table, rules_now(table, 3))
     assert (report.oldest, report.data_files > 0) == (7, True)
     table = TableContext.open(path)
     assert rows_of(table) == dict(changes(9))
