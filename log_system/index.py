@@ -104,6 +104,7 @@ class LogIndex:
                 expiry may be about to delete them, or a publisher that was suspended may have rewritten one.
             table_id: the table's id; empty accepts the entries of any table.
         """
+        self._table = table
         self._storage = table.child(INDEX)
         self._oldest = oldest
         self._table_id = table_id
@@ -196,10 +197,10 @@ class LogIndex:
         """Return the snapshot ids of all entries, oldest first."""
         return [int(name[:-5]) for name in self._storage.names() if name.endswith(".json") and name[:-5].isdigit()]
 
-    def delete(self, snapshots: list[int]) -> None:
-        """Delete entries that no reader needs any more or that are wrong."""
+    def delete(self, snapshots: list[int], folder: int | None = None) -> None:
+        """Delete entries that no reader needs any more or that are wrong; ``folder`` is as for ``Storage.delete``."""
         self._latest = None
-        self._storage.delete(*map(_name, snapshots))
+        self._table.delete(*(f"{INDEX}/{_name(snapshot)}" for snapshot in snapshots), folder=folder)
 
 
 def _last_without_gap(snapshots: list[int]) -> int:

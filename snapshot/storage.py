@@ -261,8 +261,28 @@ class Storage:
                 self.filesystem.rm_file(self.path(probe))
         return min(made_ms, int(time.time() * 1000))
 
-    def delete(self, *names: str) -> int:
+    @contextmanager
+    def opened(self) -> Iterator[int | None]:
+        """Open this folder for ``delete``, which then removes nothing from a folder that has replaced it.
+
+        Object stores have no folders; there, this returns None.
+        """
+        if not self.is_local:
+            yield None
+            return
+        with _answering(self.path(), "opened"):
+            descriptor = os.open(self.path(), os.O_RDONLY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def delete(self, *names: str, folder: int | None = None) -> int:
         """Remove files, ignoring those that do not exist.
+
+        Args:
+            names: the files.
+            folder: this folder, as ``opened`` returned it; None for the one that is at its path now.
 
         Returns:
             The number of files removed.
@@ -271,7 +291,10 @@ class Storage:
         for name in names:
             with _answering(self.path(name), "removed"):
                 try:
-                    self.filesystem.rm_file(self.path(name))
+                    if folder is None:
+                        self.filesystem.rm_file(self.path(name))
+                    else:
+                        os.unlink(name, dir_fd=folder)
                 except FileNotFoundError:
                     continue
             removed += 1

@@ -88,6 +88,10 @@ class Tags:
         self._storage.put(name, tag.to_json())
         return name
 
+    def has_hold(self, hold: str) -> bool:
+        """Return whether a hold is there still."""
+        return self._storage.exists(hold)
+
     def release(self, hold: str) -> None:
         """Remove a hold."""
         self._storage.delete(hold)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import time
 
-from snapshot.errors import AlreadyExistsError, NotFoundError
+from snapshot.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TableReplacedError,
+    UnavailableError,
+)
 from snapshot.store.garbage import unneeded_of
 from snapshot.store.tags import Tag, check_name
+from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import remove_garbage
 from tablestore.read.time_travel import Point, snapshot_at
@@ -18,12 +26,15 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     1. Write a hold with the list of the snapshot's files. From now on, expiry does not remove them. A crash after this
        step leaves the hold, which ``remove_orphans()`` removes.
     2. Check whether the snapshot has expired in the meantime: an expiry may have started before the hold was visible.
-    3. Write the tag and remove the hold.
+    3. Write the tag, check that neither table nor hold has gone meanwhile, and remove the hold.
 
     Raises:
         InvalidInputError: the name is invalid.
         AlreadyExistsError: a tag with this name exists.
         NotFoundError: there is no such snapshot, or it has expired.
+        TableReplacedError: the table was dropped and created again; the new table has no such tag.
+        ConflictError: others removed the hold as an orphan, since it took so long; there is no tag.
+        OutcomeUnknownError: the file system does not respond; the tag may exist, so the hold stays.
     """
     check_name(name, "tag")
     files = table.files
@@ -37,12 +48,31 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
             msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has expired meanwhile; tag a newer one."
             raise NotFoundError(msg)
         # Step 3.
-        files.tags.put(tag)
-    except (AlreadyExistsError, NotFoundError):
+        _put(table, tag, hold)
+    except (AlreadyExistsError, ConflictError, NotFoundError, TableReplacedError):
         files.tags.release(hold)
         raise
-    files.tags.release(hold)
+    after_write(f"tag {name!r}", "removing the hold", lambda: files.tags.release(hold))
     return tag
+
+
+def _put(table: TableContext, tag: Tag, hold: str) -> None:
+    """Write a tag, but not into a table that replaced this one, nor without its hold; errors as for ``make_tag``."""
+    try:
+        table.files.tags.put(tag)
+        table.check_same()
+        if not table.files.tags.has_hold(hold):
+            msg = (
+                f"tag {tag.name!r} was not made: this process was suspended until others had removed its hold as an "
+                f"orphan, and files of snapshot {tag.snapshot.id} with it. Tag a newer one."
+            )
+            raise ConflictError(msg)
+    except (ConflictError, NotFoundError, TableReplacedError):
+        table.files.tags.delete(tag.name)
+        raise
+    except UnavailableError as error:
+        msg = f"tag {tag.name!r} may or may not exist: {error} List the tags of {table.path!r} before you try again."
+        raise OutcomeUnknownError(msg) from error
 
 
 def delete_tag(table: TableContext, name: str) -> Tag:

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from functools import cache
 
 from log_system.report import Progress
-from snapshot.delta.log import DataFile
+from snapshot.delta.log import DataFile, DeltaLog
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.messages import counted
+from snapshot.staging.stage import CHANGES
 from snapshot.storage import Storage
 from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded
 from snapshot.store.table_files import TableFiles
@@ -146,8 +147,9 @@ def expire(
     and the files of tagged snapshots.
 
     1. Delete stale consumers and choose the new oldest snapshot. A crash here leaves all snapshots as they were.
-    2. Commit the choice as a snapshot without changes. From now on no reader can open the older snapshots. If a crash
-       leaves some of their files, the next expiry removes them, since it reads the whole remaining Delta log.
+    2. Announce the choice, keep what consumers need that were written meanwhile, and commit it as a snapshot without
+       changes. From now on no reader can open the older snapshots. If a crash leaves some of their files, the next
+       expiry removes them, since it reads the whole remaining Delta log.
     3. Remove data files that are no longer needed. They are listed in the Delta log, which is therefore truncated last.
     4. Remove log index entries, oldest first, so that there is never a gap.
     5. Truncate the Delta logs at a checkpoint, again oldest entries first.
@@ -160,6 +162,7 @@ def expire(
 
     Raises:
         ConflictError: other writers committed first too often; nothing has expired.
+        TableReplacedError: the table was dropped and created again; the new table is kept.
         UnavailableError: a file system operation failed; call ``expire`` again.
     """
     files = table.files
@@ -174,8 +177,14 @@ def expire(
     oldest, held_by = _decide(table, before, rules, active)
     # Step 2.
     if oldest > before and not dry_run:
-        commit_expiry(files, oldest)
+        announcement = consumers.announce(oldest, table.spec.table_id)
+        # A consumer that is not seen here was written later, and sees the announcement or the commit.
+        active = [consumer for consumer in consumers.all() if consumer not in stale]
+        oldest, held_by = _held(table, before, oldest, active) or (oldest, held_by)
+        if oldest > before:
+            commit_expiry(files, oldest)
         oldest = files.oldest()
+        consumers.withdraw(announcement, oldest)
     report = ExpireReport(
         table.path, dry_run, before, oldest, held_by, consumers=tuple(consumer.name for consumer in stale)
     )
@@ -216,14 +225,20 @@ def expire_if_due(table: TableContext) -> ExpireReport | None:
 def _decide(table: TableContext, before: int, rules: Sequence[Rule], consumers: Sequence[Consumer]) -> tuple[int, str]:
     """Return the new oldest snapshot, and what prevents it from expiring too (may be empty)."""
     files, newest = table.files, table.files.latest()
-    pin, held_by = _pin(table, consumers)
+    pin, _ = _pin(table, consumers)
     oldest, times = before, _times(files)
     for rule in rules:
         last = _last_to_go(files, rule, oldest, newest)
         # One snapshot past the pin is enough to know that the pin holds back a snapshot that could expire.
         while oldest <= pin and _may_go(times, rule, oldest, last):
             oldest += 1
-    return (max(pin, before), held_by) if pin < oldest else (oldest, "")
+    return _held(table, before, oldest, consumers) or (oldest, "")
+
+
+def _held(table: TableContext, before: int, oldest: int, consumers: Sequence[Consumer]) -> tuple[int, str] | None:
+    """Return the oldest snapshot where something must stay that would expire, and the reason; None if nothing must."""
+    pin, held_by = _pin(table, consumers)
+    return (max(pin, before), held_by) if pin < oldest else None
 
 
 def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
@@ -290,25 +305,32 @@ def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None)
     files, oldest = table.files, report.oldest
     garbage = unneeded(files, oldest)
     index = [snapshot for snapshot in table.index.snapshots() if snapshot < oldest]
-    logs = [(log.storage, entries_below(log, version)) for log, version in cut_points(files, oldest)]
-    entries = sum(len(names) for _, names in logs)
-    meter = _Meter(progress, len(garbage) + len(index) + entries)
+    entries = [name for log, version in cut_points(files, oldest) for name in _entries(files, log, version)]
+    meter = _Meter(progress, len(garbage) + len(index) + len(entries))
     if report.dry_run:
         existing = [
             f for storage, folder_files in _by_folder(files, garbage) for f in folder_files if storage.exists(f.path)
         ]
-        return _counted(report, len(existing), sum(file.size for file in existing), entries, len(index))
+        return _counted(report, len(existing), sum(file.size for file in existing), len(entries), len(index))
     # Step 3.
     removed, size = remove_garbage(files, garbage, meter)
-    # Step 4.
-    table.index.delete(index)
-    meter(len(index))
-    # Step 5.
-    for storage, names in logs:
-        for name in names:
-            storage.delete(name)
+    # What follows has the same names in a table that is created again at the path.
+    with files.storage.opened() as folder:
+        table.check_same()
+        # Step 4.
+        table.index.delete(index, folder)
+        meter(len(index))
+        # Step 5.
+        for name in entries:
+            files.storage.delete(name, folder=folder)
             meter(1)
-    return _counted(report, removed, size, entries, len(index))
+    return _counted(report, removed, size, len(entries), len(index))
+
+
+def _entries(files: TableFiles, log: DeltaLog, version: int) -> list[str]:
+    """Return the paths, within the table's folder, of the log entries that ``version`` and later ones do not need."""
+    prefix = f"{CHANGES}/" if log.storage != files.storage else ""
+    return [f"{prefix}{name}" for name in entries_below(log, version)]
 
 
 def remove_garbage(files: TableFiles, garbage: Garbage, meter: Callable[[int], None]) -> tuple[int, int]:

@@ -112,11 +112,10 @@ def _is_own(folder: str) -> bool:
 def _known(table: TableContext) -> set[str]:
     """Return every file that is named by a tag or by any remaining version of the Delta logs."""
     files = table.files
-    tags = files.tags.keeping()
     known = {file.path for file in known_before(files.base_table, files.base_table.version() + 1)}
-    known |= {file.path for tag in tags for file in tag.layout.base}
     if files.spec.has_key:
-        changes = {file.path for file in known_before(files.log, files.log.version() + 1)}
-        changes |= {file.path for tag in tags for file in tag.layout.changes}
-        known |= {f"{CHANGES}/{path}" for path in changes}
+        known |= {f"{CHANGES}/{file.path}" for file in known_before(files.log, files.log.version() + 1)}
+    # After the logs: what has been cut from them since it was tagged is in the tags by then.
+    for tag in files.tags.keeping():
+        known |= {file.path for file in tag.layout.base} | {f"{CHANGES}/{file.path}" for file in tag.layout.changes}
     return known

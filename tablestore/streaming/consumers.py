@@ -1,9 +1,14 @@
-"""Named consumers: streams whose progress is stored in the table, so that expiry keeps the changes they still need."""
+"""Named consumers: streams whose progress is stored in the table, so that expiry keeps the changes they still need.
+
+As for tags, no lock is needed: an expiry announces itself and then looks at the consumers; a new consumer is written
+and then looks for expiries that are announced or committed. So at least one of them sees the other.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -16,6 +21,8 @@ from tablestore.streaming.change_feed import Position
 
 CONSUMERS = "_consumers"
 _SUFFIX = ".json"
+_EXPIRING = ".expiring"
+"""Ends the name of a file that announces an expiry."""
 _TOUCH_SECONDS = 60.0
 
 
@@ -87,6 +94,35 @@ class Consumers:
         """Delete a consumer, and return whether there was one."""
         return bool(self._storage.delete(_file(name)))
 
+    def announce(self, oldest: int, table: str) -> str:
+        """Announce an expiry of what is below ``oldest``; return the announcement's name for ``withdraw``.
+
+        A crash leaves it; the next expiry that gets as far removes it.
+        """
+        name = f"{uuid.uuid4().hex}{_EXPIRING}"
+        self._storage.put(name, json.dumps({"oldest": oldest, "table": table}).encode())
+        return name
+
+    def announced(self, table: str) -> int:
+        """Return up to which snapshot expiries of a table are announced; 0 if none is."""
+        return max((oldest for oldest, of in self._announcements().values() if of == table), default=0)
+
+    def withdraw(self, announcement: str, oldest: int) -> None:
+        """Remove an announcement whose expiry has ended, and those of expiries that could change nothing any more.
+
+        Args:
+            announcement: its name.
+            oldest: the oldest snapshot that has not expired.
+        """
+        found = self._announcements()
+        self._storage.delete(announcement, *(name for name, (below, _) in found.items() if below <= oldest))
+
+    def _announcements(self) -> dict[str, tuple[int, str]]:
+        """Return, by name, the oldest snapshot that each announced expiry leaves, and its table."""
+        texts = {file: self._storage.read(file) for file in self._storage.names() if file.endswith(_EXPIRING)}
+        found = {file: json.loads(text) for file, text in texts.items() if text is not None}
+        return {file: (int(each["oldest"]), str(each["table"])) for file, each in found.items()}
+
     def _parse(self, file: str, text: bytes) -> Consumer:
         try:
             raw = json.loads(text)
@@ -103,8 +139,7 @@ class ConsumerProgress:
     def __init__(self, table: TableContext, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Track the progress of consumer ``name``."""
         self._table = table
-        self._files = table.files
-        self._consumers = Consumers(self._files.storage)
+        self._consumers = Consumers(table.files.storage)
         expiration = table.options.consumer_expiration_ms
         self._touch_seconds = _TOUCH_SECONDS if expiration is None else min(_TOUCH_SECONDS, expiration / 4_000)
         self._name = name
@@ -122,9 +157,11 @@ class ConsumerProgress:
         """Record the snapshot whose initial rows are about to be read; a query that fails before the end starts over.
 
         Raises:
+            DataLostError: the consumer is new, and the snapshot has already expired.
             TableReplacedError: the table was dropped and created again.
         """
-        self._put(reached, begun=False)
+        if self._put(reached, begun=False):
+            _check_kept(self._table, self._name, reached.snapshot)
 
     def read(self, reached: Position) -> None:
         """Record how far the consumer has read.
@@ -138,18 +175,8 @@ class ConsumerProgress:
             return
         is_new = self._put(reached, begun=True) and self._told is None
         self._told = (reached, now)
-        if not is_new:
-            return
-        # Expiry reads the consumers before it commits. So a consumer that was written too late for that sees here what
-        # the expiry committed.
-        oldest = self._files.oldest()
-        if reached.snapshot + 1 < oldest:
-            msg = (
-                f"consumer {self._name!r}: table {self._files.storage.root!r} has the changes from snapshot {oldest} "
-                f"on; those after {reached.snapshot} have expired. Reset the consumer, or start it with "
-                "scan_mode='full'."
-            )
-            raise DataLostError(msg)
+        if is_new:
+            _check_kept(self._table, self._name, reached.snapshot + 1)
 
     def _put(self, reached: Position, *, begun: bool) -> bool:
         """Write the progress, but not into a table that replaced this one; return whether the consumer is new."""
@@ -162,14 +189,32 @@ class ConsumerProgress:
         return held is None
 
 
+def _check_kept(table: TableContext, name: str, first: int) -> None:
+    """Check that no expiry has missed a consumer that is written already and needs the changes from ``first`` on.
+
+    Raises:
+        DataLostError: they have expired, or are about to.
+    """
+    # An announcement goes after its expiry is committed, so look for it first.
+    oldest = max(Consumers(table.files.storage).announced(table.spec.table_id), table.files.oldest())
+    if first < oldest:
+        msg = (
+            f"consumer {name!r}: table {table.path!r} has the changes from snapshot {oldest} on; those from {first} on "
+            "have expired. Reset the consumer, or start it with scan_mode='full'."
+        )
+        raise DataLostError(msg)
+
+
 def reset_consumer(table: TableContext, name: str, point: Point | None) -> None:
     """Set a consumer's progress to a point in the table's history, or delete the consumer if ``point`` is None.
 
     Raises:
+        DataLostError: the changes after the snapshot expired meanwhile; the consumer stays where it was.
         NotFoundError: there is no such consumer or snapshot.
     """
-    consumers = Consumers(table.files.storage)
-    if consumers.get(name) is None:
+    consumers, oldest = Consumers(table.files.storage), table.files.oldest()
+    before = consumers.get(name)
+    if before is None:
         names = [consumer.name for consumer in consumers.all()]
         msg = f"consumer {name!r}: table {table.path!r} has {', '.join(names) or 'no consumers'}."
         raise NotFoundError(msg)
@@ -178,6 +223,14 @@ def reset_consumer(table: TableContext, name: str, point: Point | None) -> None:
     else:
         found = snapshot_at(table.files, point)
         consumers.put(name, found.id, table=table.spec.table_id, commit=found.fingerprint)
+        # The changes after a tag may have expired before, and only the log may have them.
+        if found.id + 1 < oldest:
+            return
+        try:
+            _check_kept(table, name, found.id + 1)
+        except DataLostError:
+            consumers.put(name, before.snapshot, begun=before.begun, table=before.table, commit=before.commit)
+            raise
 
 
 def _file(name: str) -> str:

@@ -36,6 +36,7 @@ class TableConsumers:
             snapshot: The last snapshot it has read: an id, a tag or a time. None forgets the consumer.
 
         Raises:
+            DataLostError: The changes after the snapshot expired meanwhile; the consumer stays where it was.
             NotFoundError: There is no such consumer, or no such snapshot.
         """
         consumers.reset_consumer(self._handle.refresh(), name, snapshot)

@@ -36,6 +36,8 @@ class TableTags:
             InvalidInputError: The name is not valid.
             AlreadyExistsError: A tag of this name exists.
             NotFoundError: There is no such snapshot, or it has expired.
+            ConflictError: It took so long that others removed files of the snapshot; there is no tag.
+            OutcomeUnknownError: The file system does not respond, and the tag may exist; its files stay.
         """
         return change_tags.make_tag(self._handle.refresh(), name, snapshot)
 
