@@ -124,3 +124,14 @@ def error_of(kind: str, message: str) -> TableStoreError:
     """Return the error of a ``kind``, which a Spark task returned as data."""
     found = {each.kind: each for each in TableStoreError.__subclasses__()}
     return found.get(kind, TableStoreError)(message)
+
+
+NOT_COMMITTED = (
+    ConflictError,
+    DataLostError,
+    InvalidInputError,
+    NotFoundError,
+    TableReplacedError,
+    UnavailableError,
+)
+"""Errors of a commit that say that it has not landed and will not land: its files belong to nobody."""

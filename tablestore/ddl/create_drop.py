@@ -325,10 +325,11 @@ def _is_table(storage: Storage, intent: Intent | None) -> bool:
 
 
 def _strangers(storage: Storage) -> list[str]:
-    """Return what is in the folder, except for the temporary file of an intent whose writer crashed."""
+    """Return what is in the folder, but no empty folder and no draft of an intent whose writer crashed."""
     drafts = {name for name in storage.names(INDEX) if name.endswith(".tmp")}
     is_draft = drafts == set(storage.names(INDEX))
-    return [name for name in storage.names() if name != INDEX or not is_draft]
+    names = [name for name in storage.names() if name != INDEX or not is_draft]
+    return [name for name in names if next(storage.files(name), None) is not None]
 
 
 def _remove_files(storage: Storage) -> None:

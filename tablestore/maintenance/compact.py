@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from snapshot.delta.log import DataFile
-from snapshot.errors import ConflictError, TableReplacedError, UnavailableError
+from snapshot.errors import NOT_COMMITTED, ConflictError
 from snapshot.merge.merge_reader import BaseFile, ChangeFile
 from snapshot.records import Snapshot
 from snapshot.schema.spec import TableSpec
@@ -107,7 +107,7 @@ def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         logger.info("table %s: another compaction committed first; the files of this one are deleted", table.path)
         files.storage.delete(*[f.path for f in added])
         return None
-    except (UnavailableError, TableReplacedError):
+    except NOT_COMMITTED:
         files.storage.delete(*[f.path for f in added])
         raise
     # Step 3.
@@ -218,7 +218,7 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
     # Step 2.
     try:
         version = replace_files(files.base_table, added, [file for group in groups for file in group])
-    except (UnavailableError, ConflictError, TableReplacedError):
+    except NOT_COMMITTED:
         files.storage.delete(*[f.path for f in added])
         raise
     if version is None:

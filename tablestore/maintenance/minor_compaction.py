@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from snapshot.delta.log import DataFile
-from snapshot.errors import ConflictError, TableReplacedError, UnavailableError
+from snapshot.errors import NOT_COMMITTED
 from snapshot.merge.merge_reader import ChangeFile, MergeReader
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT, relabelled
@@ -133,7 +133,7 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
     paths = [file.path for file in added]
     try:
         version = replace_files(store.log, added, files)
-    except (UnavailableError, ConflictError, TableReplacedError):
+    except NOT_COMMITTED:
         store.log.storage.delete(*paths)
         raise
     if version is None:

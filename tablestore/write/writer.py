@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry
-from snapshot.errors import ConflictError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.errors import NOT_COMMITTED, UnavailableError
 from snapshot.records import CommitId, SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
@@ -283,8 +283,8 @@ class Writer:
                     sleep=self._wait_to_commit,
                 )
                 tell(made.id, made.rows)
-        except (ConflictError, DataLostError, InvalidInputError, UnavailableError):
-            # Nothing was committed, and no attempt is in doubt. On a full disk, staged files would keep the disk full.
+        except NOT_COMMITTED:
+            # No attempt is in doubt. Staged files would keep a full disk full, and the folder of a dropped table.
             self.remove(staged)
             raise
         # Step 4.

@@ -15,21 +15,25 @@ from snapshot.errors import (
     ConflictError,
     DataLostError,
     InvalidInputError,
+    NotFoundError,
     OutcomeUnknownError,
     TableReplacedError,
     UnavailableError,
 )
+from snapshot.staging.parquet_writer import ParquetFiles
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
-from tablestore import create_local, open_local
+from tablestore import LocalTable, create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl.create_drop import drop
 from tablestore.maintenance import expire_snapshots, remove_orphans
 from tablestore.maintenance.change_tags import delete_tag, make_tag
+from tablestore.maintenance.minor_compaction import combine
 from tablestore.streaming.change_feed import Position
 from tablestore.streaming.consumers import ConsumerProgress, Consumers, reset_consumer
 from tests.harness.faults import failing, preceded
+from tests.harness.local_writes import run_here
 
 SCHEMA = "id BIGINT NOT NULL"
 WRITES = 24
@@ -212,3 +216,34 @@ def test_of_options_and_columns_that_two_processes_alter_at_once_none_is_lost(tm
 def rename(path: str, old: str, new: str) -> None:
     with open_local(path) as table:
         table.alter.rename_column(old, new)
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
+@pytest.mark.parametrize("act", ["write", "delete", "compact", "combine", "tag"])
+def test_a_path_is_free_when_its_table_is_dropped_under_somebody_at_work(tmp_path: Path, act: str, key: bool) -> None:
+    path = str(tmp_path / "t")
+    make(path, key)
+    with open_local(path) as table:
+        for number in range(5):
+            table.write([{"id": number}])
+    acts: dict[str, Callable[[LocalTable], object]] = {
+        "write": lambda table: table.write([{"id": 100}]),
+        "delete": lambda table: table.delete("id > 3"),
+        "compact": lambda table: table.compact(),
+        "combine": combine_all,
+        "tag": lambda table: table.tags.create("late"),
+    }
+    owner, name = (Tags, "put") if act == "tag" else (ParquetFiles, "close")
+    gone = pytest.raises((NotFoundError, DataLostError))
+    with open_local(path) as table, preceded(owner, name, lambda: drop(TableContext.open(path))), gone:
+        acts[act](table)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    make(path, key)
+
+
+def combine_all(table: LocalTable) -> object:
+    context = TableContext.open(table.path)
+    if not context.spec.has_key:
+        return table.compact()
+    layout = context.files.layout(context.files.latest())
+    return combine(context, layout, layout.changes, run_here)
