@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 import time
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from pathlib import Path
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from log_system.local_kafka.owned import LocalKafka
+from tests.harness.waiting import until
 
 _HEAD = struct.Struct(">qi")
 """A batch's first offset and the number of bytes that follow."""
@@ -26,10 +29,14 @@ def ends_of(servers: str, topic: str) -> dict[int, int]:
 
 
 def lose_ends(kafka: LocalKafka, topic: str, offsets: Mapping[int, int]) -> None:
-    """Kill the broker, take away the batches that reach to these offsets or beyond, and start it again."""
+    """Stop the broker, take away the batches that reach to these offsets or beyond, and start it as after a crash."""
     # Until the coordinator has written that a transaction is over, it writes its markers again when it starts.
     time.sleep(_OVER_SECONDS)
-    kafka.kill()
+    # A broker that was killed starts six seconds later, when its session has expired.
+    os.kill(kafka.pid, signal.SIGTERM)
+    until(lambda: not kafka.running)
+    # Without this file, it reads its logs again and makes what it derives from them, as after a crash.
+    next(kafka.data_dir.rglob(".kafka_cleanshutdown")).unlink()
     for partition, offset in offsets.items():
         folder = next(kafka.data_dir.rglob(f"{topic}-{partition}/partition.metadata")).parent
         for segment in folder.glob("*.log"):
