@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from log_system.kafka.client.topic import delete_topic
 from log_system.local_kafka.owned import LocalKafka
 from tablestore import TableStore
 from tablestore.connectors import read_changes, read_stream
-from tests.harness.lost_end import ends_of, lose_ends
+from tests.harness.lost_end import ends_of, lose_all
 from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import AVAILABLE, CHANGE_TYPE
 from tests.harness.table_harness import PARTITIONS, TableHarness
@@ -172,7 +173,7 @@ def broker() -> Iterator[LocalKafka]:
         yield kafka
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def followed(
     request: pytest.FixtureRequest, spark: SparkSession, broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]
 ) -> Followed:
@@ -183,19 +184,40 @@ def rows(*batches: int) -> list[tuple[int, str]]:
     return sorted((n, f"{batch}.{n}") for batch in batches for n in range(10))
 
 
-@pytest.mark.parametrize("has_grown", [False, True], ids=["shorter", "grown"])
+@pytest.fixture(scope="module", params=[False, True], ids=["shorter", "grown"])
+def lost(
+    request: pytest.FixtureRequest, spark: SparkSession, broker: LocalKafka, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], Followed]:
+    """Return queries that have read two batches, of which the broker has lost the second.
+
+    Those named "again" have completed both micro-batches, those named "repeated" only the first.
+    """
+    made, ends = {}, {}
+    for kind in KINDS:
+        for name in ("again", "repeated"):
+            topic = f"{kind.__name__}-{name}-{uuid.uuid4().hex[:8]}"
+            followed = kind(spark, broker.bootstrap_servers, topic, tmp_path_factory.mktemp(topic))
+            followed.write(1)
+            followed.run()
+            ends[topic] = ends_of(followed.servers, topic)
+            followed.write(2)
+            followed.run()
+            assert sorted(followed.seen) == rows(1, 2)
+            if name == "repeated":
+                followed.forget_last_commit()
+            made[kind.__name__, name] = followed
+    lose_all(broker, ends)
+    if request.param:
+        for followed in made.values():
+            followed.grow()
+    return made
+
+
+@pytest.mark.parametrize("kind", [kind.__name__ for kind in KINDS])
 def test_a_query_that_is_started_again_after_the_end_was_lost_says_so(
-    broker: LocalKafka, followed: Followed, *, has_grown: bool
+    lost: dict[tuple[str, str], Followed], kind: str
 ) -> None:
-    followed.write(1)
-    followed.run()
-    ends = ends_of(followed.servers, followed.topic)
-    followed.write(2)
-    followed.run()
-    assert sorted(followed.seen) == rows(1, 2)
-    lose_ends(broker, followed.topic, ends)
-    if has_grown:
-        followed.grow()
+    followed = lost[kind, "again"]
     if isinstance(followed, Transactional):
         # What it has read is in the table; what is new cannot be published before a repair.
         followed.run()
@@ -210,19 +232,11 @@ def test_a_query_that_is_started_again_after_the_end_was_lost_says_so(
     assert sorted(followed.seen) == rows(1, 2)
 
 
-@pytest.mark.parametrize("has_grown", [False, True], ids=["shorter", "grown"])
+@pytest.mark.parametrize("kind", [kind.__name__ for kind in KINDS])
 def test_a_micro_batch_that_is_repeated_does_not_take_what_has_come_since_for_what_was_lost(
-    broker: LocalKafka, followed: Followed, *, has_grown: bool
+    lost: dict[tuple[str, str], Followed], kind: str
 ) -> None:
-    followed.write(1)
-    followed.run()
-    ends = ends_of(followed.servers, followed.topic)
-    followed.write(2)
-    followed.run()
-    followed.forget_last_commit()
-    lose_ends(broker, followed.topic, ends)
-    if has_grown:
-        followed.grow()
+    followed = lost[kind, "repeated"]
     for _ in range(2):
         with pytest.raises(PySparkException, match=f"(?s)(lost|retention|gone).*{followed.remedy}"):
             followed.run()

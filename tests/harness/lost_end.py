@@ -29,6 +29,11 @@ def ends_of(servers: str, topic: str) -> dict[int, int]:
 
 
 def lose_ends(kafka: LocalKafka, topic: str, offsets: Mapping[int, int]) -> None:
+    """Lose the ends of the partitions of one topic; see ``lose_all``."""
+    lose_all(kafka, {topic: offsets})
+
+
+def lose_all(kafka: LocalKafka, topics: Mapping[str, Mapping[int, int]]) -> None:
     """Stop the broker, take away the batches that reach to these offsets or beyond, and start it as after a crash."""
     # Until the coordinator has written that a transaction is over, it writes its markers again when it starts.
     time.sleep(_OVER_SECONDS)
@@ -37,13 +42,14 @@ def lose_ends(kafka: LocalKafka, topic: str, offsets: Mapping[int, int]) -> None
     until(lambda: not kafka.running)
     # Without this file, it reads its logs again and makes what it derives from them, as after a crash.
     next(kafka.data_dir.rglob(".kafka_cleanshutdown")).unlink()
-    for partition, offset in offsets.items():
-        folder = next(kafka.data_dir.rglob(f"{topic}-{partition}/partition.metadata")).parent
-        for segment in folder.glob("*.log"):
-            _cut(segment, offset)
-        for pattern in _DERIVED:
-            for file in folder.glob(pattern):
-                file.unlink()
+    for topic, offsets in topics.items():
+        for partition, offset in offsets.items():
+            folder = next(kafka.data_dir.rglob(f"{topic}-{partition}/partition.metadata")).parent
+            for segment in folder.glob("*.log"):
+                _cut(segment, offset)
+            for pattern in _DERIVED:
+                for file in folder.glob(pattern):
+                    file.unlink()
     kafka.start()
 
 
