@@ -308,6 +308,25 @@ def test_a_store_table_is_altered_with_its_definition(
     assert shown(another(), "t") == text
 
 
+@pytest.mark.parametrize("options", [KAFKA, ""], ids=["connector", "store"])
+def test_a_column_is_computed_from_stored_columns_only(catalog: Catalog, options: str) -> None:
+    stored = "v STRING, r ROW<x INT>, ts TIMESTAMP(3), a ARRAY<INT>, d AS UPPER(v)"
+    for computed, missing in [
+        ("w", "w"),
+        ("UPPER(d)", "d"),
+        ("r.x + w.x", "w"),
+        ("MAP['k', w]", "w"),
+        ("MAP[1]", "MAP"),
+    ]:
+        with pytest.raises(InvalidInputError, match=f"'c' is computed from '{missing}', which is not a stored column"):
+            catalog.sql(f"CREATE TABLE t ({stored}, c AS {computed}) {options}")
+    assert not catalog.sql("SHOW TABLES").rows
+    computed = "m AS MAP['k', V], n AS r.x, o AS TIMESTAMPADD(DAY, 1, ts), p AS transform(a, e -> e + LENGTH(v))"
+    catalog.sql(f"CREATE TABLE t ({stored}, {computed}, q AS PROCTIME()) {options}")
+    with pytest.raises(InvalidInputError, match="'c' is computed from 'n'"):
+        catalog.sql("ALTER TABLE t ADD c AS n + 1")
+
+
 def test_elements_and_values_stay_as_nullable_as_they_are(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE t (a ARRAY<INT NOT NULL>, m MAP<STRING, ARRAY<INT NOT NULL>>, n ARRAY<INT>)")
     for column, words in [

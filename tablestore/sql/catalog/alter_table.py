@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
-from sqlglot import exp
 
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError, NotFoundError
@@ -21,7 +20,7 @@ from snapshot.schema.evolution import (
     RenameColumn,
     WidenColumn,
 )
-from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.catalog.binding import columns_of
 from tablestore.sql.parser.statements import (
     AlterAdd,
     AlterDrop,
@@ -169,14 +168,14 @@ def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
         msg = f"table '{made.name}': column '{name}' cannot change: it is in PARTITIONED BY."
         raise InvalidInputError(msg)
     for column in columns:
-        if isinstance(column, ComputedColumn) and column.name != name:
-            tree = parse_query(f"SELECT {column.expression}").tree
-            if any(each.name.lower() == name.lower() for each in tree.find_all(exp.Column)):
-                msg = (
-                    f"table '{made.name}': column '{column.name}' is computed from '{name}'. Drop that first, or "
-                    "change its expression: ALTER TABLE ... MODIFY."
-                )
-                raise InvalidInputError(msg)
+        if not isinstance(column, ComputedColumn) or column.name == name:
+            continue
+        if name.lower() in map(str.lower, columns_of(column)):
+            msg = (
+                f"table '{made.name}': column '{column.name}' is computed from '{name}'. Drop that first, or change "
+                "its expression: ALTER TABLE ... MODIFY."
+            )
+            raise InvalidInputError(msg)
 
 
 def _added(made: CreateTable, column: PhysicalColumn, place: ColumnPosition | None) -> AddColumn:

@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+from sqlglot import exp
 
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
@@ -30,6 +31,8 @@ from tablestore.connectors.option_names import (
     options_after,
 )
 from tablestore.connectors.table import KafkaTable
+from tablestore.sql.parser.dialect import is_map
+from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import is_secret
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, MetadataColumn, PhysicalColumn
 from tablestore.sql.parser.types import TIME
@@ -163,6 +166,7 @@ def check_table(made: CreateTable, allowed: Allowed) -> None:
         InvalidInputError: columns, key, watermark or options are invalid or conflict.
     """
     _check_columns(made)
+    _check_computed(made)
     _check_watermark(made)
     if not made.temporary:
         _refuse_secrets(made)
@@ -206,6 +210,27 @@ def _check_columns(made: CreateTable) -> None:
         if len(set(wanted)) != len(wanted):
             msg = f"table '{made.name}': {what} names a column twice: {', '.join(wanted)}."
             raise InvalidInputError(msg)
+
+
+def columns_of(column: ComputedColumn) -> list[str]:
+    """Return the names of the columns that a computed column is computed from."""
+    tree = parse_query(f"SELECT {column.expression}").tree
+    found = tree.find_all(exp.Column)
+    return [each.parts[0].name for each in found if not (is_map(each.parent) and each.arg_key == "this")]
+
+
+def _check_computed(made: CreateTable) -> None:
+    stored = [column.name for column in stored_columns(made)]
+    known = {name.lower() for name in stored}
+    for column in made.columns:
+        if isinstance(column, ComputedColumn):
+            for name in columns_of(column):
+                if name.lower() not in known:
+                    msg = (
+                        f"table '{made.name}': column '{column.name}' is computed from '{name}', which is not a stored "
+                        f"column; there are {', '.join(stored)}."
+                    )
+                    raise InvalidInputError(msg)
 
 
 def _check_watermark(made: CreateTable) -> None:

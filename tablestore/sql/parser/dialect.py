@@ -113,7 +113,7 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Bracket):
         # An array's first element has the index 1, and one that is not there is NULL; keys of maps stay as they are.
         return (
-            _call("MAP", *node.expressions) if _is_map(node) else _call("TRY_ELEMENT_AT", node.this, *node.expressions)
+            _call("MAP", *node.expressions) if is_map(node) else _call("TRY_ELEMENT_AT", node.this, *node.expressions)
         )
     if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":
         # Names of columns would make types of their own, which Spark does not unite in an array or a CASE.
@@ -160,9 +160,7 @@ def _change(node: exp.Expr) -> None:
         node.replace(_time(PRECISION_MAX))
     if isinstance(node, exp.Values):
         _give_rows_names(node)
-    if isinstance(node, exp.Array | exp.Case | exp.Coalesce | exp.If) or (
-        isinstance(node, exp.Bracket) and _is_map(node)
-    ):
+    if isinstance(node, exp.Array | exp.Case | exp.Coalesce | exp.If) or is_map(node):
         _cast_like_others(_alternatives(node))
     if isinstance(node, exp.Select):
         _name_outputs(node)
@@ -317,11 +315,12 @@ def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this=name, expressions=[each.transform(_said_to_spark) for each in arguments])
 
 
-def _is_map(node: exp.Bracket) -> bool:
-    """Return whether a bracket is ``MAP[key, value, ...]``; a column of that name would be in backquotes."""
-    named = node.this
-    is_word = isinstance(named, exp.Column) and not named.table and not named.this.quoted
-    return is_word and named.name.upper() == "MAP" and len(node.expressions) % 2 == 0
+def is_map(node: object) -> bool:
+    """Return whether an expression is ``MAP[key, value, ...]``; a column of that name would be in backquotes."""
+    if not isinstance(node, exp.Bracket) or not isinstance(node.this, exp.Column):
+        return False
+    is_word = not node.this.table and not node.this.this.quoted
+    return is_word and node.this.name.upper() == "MAP" and len(node.expressions) % 2 == 0
 
 
 def _similar_in_spark(node: exp.SimilarTo | exp.Escape) -> exp.Expr:
