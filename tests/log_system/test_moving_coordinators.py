@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from log_system.kafka.client.cluster import GroupOffsets, group_offsets, has_offsets
 from log_system.kafka.client.connect import KafkaClient
-from log_system.kafka.client.librdkafka_ffi import handle, rdkafka
 from log_system.kafka.client.topic import TopicIds
 from log_system.kafka.topic_claims import claim, claim_group
 from snapshot.errors import InvalidInputError, UnavailableError
+from tests.harness.mock_cluster import mock_cluster
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 IDS = TopicIds(topic_id="topic", cluster_id="cluster")
@@ -27,32 +26,19 @@ class Coordinator:
     """A mock cluster of one broker, which coordinates every group."""
 
     client: KafkaClient
-    cluster: int
-
-    def answer(self, request: int, error: str, times: int) -> None:
-        """Answer the next requests of a kind with an error."""
-        errors = (ctypes.c_int * times)(*[getattr(KafkaError, error)] * times)
-        push = rdkafka.rd_kafka_mock_push_request_errors_array
-        push.restype, push.argtypes = None, [ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.c_void_p]
-        push(self.cluster, request, times, errors)
+    answer: Callable[[int, str, int], None]
 
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    owner = Producer({"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": 1, "log_level": 0})
-    of, address = rdkafka.rd_kafka_handle_mock_cluster, rdkafka.rd_kafka_mock_cluster_bootstraps
-    of.restype, of.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    address.restype, address.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    cluster = of(handle(owner))
-    owner.produce("rooms", b"")  # the mock cluster makes a topic at its first record
-    assert owner.flush(30) == 0
-    yield Coordinator(KafkaClient({"bootstrap.servers": address(cluster).decode()}, wait_seconds=5.0), cluster)
-    del owner
+    with mock_cluster(1) as cluster:
+        cluster.make_topic("rooms", [1])
+        yield Coordinator(KafkaClient({"bootstrap.servers": cluster.servers}, wait_seconds=5.0), cluster.answer)
 
 
 @pytest.mark.parametrize("error", MOVES)
 def test_a_claim_is_made_as_soon_as_the_coordinator_is_ready(coordinator: Coordinator, error: str) -> None:
-    coordinator.answer(OFFSET_COMMIT, error, times=4)
+    coordinator.answer(OFFSET_COMMIT, error, 4)
     claim(coordinator.client, "rooms", IDS, "table")
     consumer = coordinator.client.consumer(claim_group("rooms", IDS, "table"))
     try:
@@ -67,9 +53,9 @@ def test_offsets_are_read_as_soon_as_the_coordinator_is_ready(coordinator: Coord
     group = GroupOffsets(coordinator.client, "readers")
     try:
         group.commit({("rooms", 0): 7})
-        coordinator.answer(OFFSET_FETCH, error, times=4)
+        coordinator.answer(OFFSET_FETCH, error, 4)
         assert group.committed([("rooms", 0)]) == {("rooms", 0): 7}
-        coordinator.answer(OFFSET_FETCH, error, times=4)
+        coordinator.answer(OFFSET_FETCH, error, 4)
         assert has_offsets(coordinator.client, "readers", "rooms", 1)
         assert not has_offsets(coordinator.client, "others", "rooms", 1)
     finally:
@@ -86,13 +72,13 @@ def test_offsets_are_read_as_soon_as_the_coordinator_is_ready(coordinator: Coord
 def test_a_coordinator_that_is_never_ready_is_unavailable(
     coordinator: Coordinator, ask: Callable[[KafkaClient], Any]
 ) -> None:
-    coordinator.answer(OFFSET_COMMIT, "COORDINATOR_LOAD_IN_PROGRESS", times=500)
+    coordinator.answer(OFFSET_COMMIT, "COORDINATOR_LOAD_IN_PROGRESS", 500)
     client = KafkaClient({"bootstrap.servers": coordinator.client.bootstrap_servers}, wait_seconds=0.5)
     with pytest.raises(UnavailableError, match=r"coordinator is not ready after 0\.5 s. Retry later"):
         ask(client)
 
 
 def test_other_errors_are_not_retried(coordinator: Coordinator) -> None:
-    coordinator.answer(OFFSET_COMMIT, "GROUP_AUTHORIZATION_FAILED", times=1)
+    coordinator.answer(OFFSET_COMMIT, "GROUP_AUTHORIZATION_FAILED", 1)
     with pytest.raises(InvalidInputError, match="claim topic 'rooms'"):
         claim(coordinator.client, "rooms", IDS, "table")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -157,7 +158,11 @@ class Cluster:
                     answers = self._admin.list_offsets(
                         asked, isolation_level=isolation, request_timeout=self._client.request_seconds
                     )
-                    return {(at.topic, at.partition): future.result() for at, future in answers.items()}
+                    found = {(at.topic, at.partition): future.result() for at, future in answers.items()}
+                    if any(at.offset == OFFSET_INVALID for at in found.values()):
+                        # librdkafka 2.16 reports no error for a partition whose leader does not respond.
+                        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+                    return found
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun
