@@ -68,7 +68,9 @@ def _put(table: TableContext, tag: Tag, hold: str) -> None:
             )
             raise ConflictError(msg)
     except (ConflictError, NotFoundError, TableReplacedError):
-        table.files.tags.delete(tag.name)
+        # A table that was created again may have a tag of the same name, which is another one.
+        if tag in table.files.tags.all():
+            table.files.tags.delete(tag.name)
         raise
     except UnavailableError as error:
         msg = f"tag {tag.name!r} may or may not exist: {error} List the tags of {table.path!r} before you try again."

@@ -10,7 +10,7 @@ from functools import cache
 
 from log_system.report import Progress
 from snapshot.delta.log import DataFile, DeltaLog
-from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.errors import NOT_COMMITTED, DataLostError, InvalidInputError, NotFoundError
 from snapshot.messages import counted
 from snapshot.staging.stage import CHANGES
 from snapshot.storage import Storage
@@ -181,8 +181,12 @@ def expire(
         # A consumer that is not seen here was written later, and sees the announcement or the commit.
         active = [consumer for consumer in consumers.all() if consumer not in stale]
         oldest, held_by = _held(table, before, oldest, active) or (oldest, held_by)
-        if oldest > before:
-            commit_expiry(files, oldest)
+        try:
+            if oldest > before:
+                commit_expiry(files, oldest)
+        except NOT_COMMITTED:
+            consumers.withdraw(announcement, before)
+            raise
         oldest = files.oldest()
         consumers.withdraw(announcement, oldest)
     report = ExpireReport(

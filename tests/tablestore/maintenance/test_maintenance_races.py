@@ -141,6 +141,31 @@ def test_a_tag_does_not_land_in_a_table_created_again(tmp_path: Path) -> None:
     assert open_local(path).tags.all() == []
 
 
+def test_a_tag_of_a_table_created_again_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    make(path)
+
+    def make_again_with_tag() -> None:
+        make_again(path)
+        with open_local(path) as table:
+            table.tags.create("same", 5)
+
+    replaced = pytest.raises(TableReplacedError, match="dropped and created again")
+    with preceded(TableContext, "check_same", make_again_with_tag), replaced:
+        make_tag(TableContext.open(path), "same", 3)
+    assert [(tag.name, tag.snapshot.id) for tag in open_local(path).tags.all()] == [("same", 5)]
+
+
+def test_an_expiry_that_was_not_committed_refuses_no_consumer(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    make(path)
+    lost = ConflictError("others committed first")
+    with failing(expire_snapshots, "commit_expiry", lost), pytest.raises(ConflictError, match="others"):
+        expire(path)
+    read_by(path)
+    assert list((tmp_path / "t" / "_consumers").glob("*.expiring")) == []
+
+
 def test_what_is_said_of_a_tag_is_true_when_an_answer_is_lost(tmp_path: Path) -> None:
     path, down = str(tmp_path / "t"), UnavailableError("no answer")
     make(path)
