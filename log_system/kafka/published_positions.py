@@ -23,13 +23,14 @@ from log_system.kafka.client.cluster import group_offsets
 from log_system.kafka.client.connect import kafka_errors
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.errors import NOTHING_THERE
+from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
 from log_system.kafka.client.topic import TopicOffsets, describe_topic, earliest_offsets, latest_of, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import DataLostError, UnavailableError
-from snapshot.records import ChangeSet
+from snapshot.records import ChangeSet, LogEnd
 
 logger = logging.getLogger("tablestore")
 _ANEW = (
@@ -258,6 +259,18 @@ def _may_be_gone(log: KafkaLog, partition: int, message: Any, last: int) -> bool
 
 def _stable_end(log: KafkaLog, consumer: Any, partition: int) -> int:
     return int(consumer.get_watermark_offsets(TopicPartition(log.topic, partition), log.client.wait_seconds)[1])
+
+
+def shortened_partitions(log: KafkaLog, reached: Sequence[LogEnd], now: Sequence[LogEnd]) -> list[int]:
+    """Return the partitions of a log that have lost what they had in a leader epoch that is over; see ``shortened``.
+
+    Args:
+        log: the log.
+        reached: an earlier end of each partition.
+        now: the end of each partition, of which only the epoch is used.
+    """
+    was, found = ({(log.topic, partition): end for partition, end in enumerate(ends)} for ends in (reached, now))
+    return sorted(partition for _, partition in shortened(log.client, f"{log.group}-ends", was, found))
 
 
 def replaced(log: KafkaLog, partition: int, offset: int) -> DataLostError:

@@ -9,10 +9,9 @@ from typing import Any
 
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.bound_log import BoundLog
-from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import is_another
+from log_system.kafka.published_positions import is_another, shortened_partitions
 from log_system.kafka.reader.log_scan import bounds, positions, scan
 from log_system.kafka.reader.partition_map import PartitionMap, lay_out
 from log_system.kafka.register import RegisterPosition
@@ -249,10 +248,9 @@ def has_kept_compared(log: KafkaLog, after: Compared, now: Sequence[LogEnd]) -> 
     """
     if len(after.ends) > len(now):
         return False
-    was = {(log.topic, p): end for p, end in enumerate(map(LogEnd, after.ends, after.epochs or repeat(-1)))}
-    found = {(log.topic, partition): end for partition, end in enumerate(now)}
-    is_shorter = any(found[each].offset < end.offset for each, end in was.items())
-    return not is_shorter and not shortened(log.client, f"{log.group}-ends", was, found)
+    was = list(map(LogEnd, after.ends, after.epochs or repeat(-1)))
+    is_shorter = any(end.offset < old.offset for old, end in zip(was, now, strict=False))
+    return not is_shorter and not shortened_partitions(log, was, now)
 
 
 def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:

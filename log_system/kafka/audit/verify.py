@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -212,7 +211,7 @@ def verify(
         len(contents.compared),
         sum(found.scan.records for found in seen.maps),
         contents.rows,
-        replace(_compared(seen, min(pending, default=seen.last + 1) - 1), epochs=tuple(end.epoch for end in ends)),
+        _compared(seen, min(pending, default=seen.last + 1) - 1, ends),
         seen.after,
     )
 
@@ -234,11 +233,12 @@ def _holds(table: BoundLog, after: Compared, ends: Sequence[LogEnd]) -> bool:
     return has_kept_compared(log, after, ends)
 
 
-def _compared(seen: Inspection, snapshot: int) -> Compared:
+def _compared(seen: Inspection, snapshot: int, now: Sequence[LogEnd]) -> Compared:
     """Return where a comparison that begins after ``snapshot`` has to begin."""
+    epochs = tuple(end.epoch for end in now)
     ends = (found.end_before(snapshot + 1) for found in seen.maps)
     known = (found.start if end is None else end for found, end in zip(seen.maps, ends, strict=True))
-    return Compared(snapshot, tuple(known), seen.commit(snapshot), seen.topic_id)
+    return Compared(snapshot, tuple(known), seen.commit(snapshot), seen.topic_id, epochs)
 
 
 class _EnoughError(Exception):

@@ -17,10 +17,15 @@ from typing import Any
 from log_system.base import RepairSource
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
-from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.topic import TopicOffsets, stable_ends
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import SnapshotEnds, check_topic_is, replaced, topic_ends
+from log_system.kafka.published_positions import (
+    SnapshotEnds,
+    check_topic_is,
+    replaced,
+    shortened_partitions,
+    topic_ends,
+)
 from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher, SentSnapshots
 from log_system.kafka.register import RegisterPosition
@@ -119,11 +124,8 @@ class EventualPublisher(KafkaPublisher):
             if any(end.offset < held.end for end, held in zip(found, self._register, strict=True)):
                 # An open transaction hides the end, or the broker has lost it.
                 check_topic_is(log, topic_ends(log), self._register, None)
-            topic = log.topic
-            settled = {(topic, partition): held.log_end for partition, held in enumerate(self._register)}
-            now = {(topic, partition): end for partition, end in enumerate(found)}
-            for each in shortened(log.client, f"{log.group}-ends", settled, now):
-                raise replaced(log, each[1], settled[each].offset - 1)
+            for partition in shortened_partitions(log, [held.log_end for held in self._register], found):
+                raise replaced(log, partition, self._register[partition].end - 1)
         return found
 
     def _is_clean(self, partition: int, end: int, unsettled: Sequence[ChangeSet]) -> bool:

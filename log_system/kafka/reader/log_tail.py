@@ -9,11 +9,10 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from log_system.kafka.client.cluster import Cluster, Partition
-from log_system.kafka.client.leader_epochs import shortened
+from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import is_another
+from log_system.kafka.published_positions import is_another, shortened_partitions
 from log_system.kafka.reader.tail_reader import read_tail
 from snapshot.errors import DataLostError
 from snapshot.records import LogEnd
@@ -93,17 +92,17 @@ class KafkaTail:
 
         A broker that has lost the end of a partition does so under a new leader epoch, even if it is the same broker.
         """
-        log, was = self._log, dict(zip(self._partitions, reached, strict=True))
-        now = self._cluster.ends(self._partitions, "read_uncommitted")
-        for each in self._partitions:
-            if now[each].offset < was[each].offset:
-                self._raise_lost(each, was[each].offset, f"ends at offset {now[each].offset}, before")
-        for each in shortened(log.client, f"{log.group}-tail", was, now):
-            self._raise_lost(each, was[each].offset, "has lost what was before")
+        found = self._cluster.ends(self._partitions, "read_uncommitted")
+        now = [found[partition] for partition in self._partitions]
+        for partition, (was, end) in enumerate(zip(reached, now, strict=True)):
+            if end.offset < was.offset:
+                self._raise_lost(partition, was.offset, f"ends at offset {end.offset}, before")
+        for partition in shortened_partitions(self._log, reached, now):
+            self._raise_lost(partition, reached[partition].offset, "has lost what was before")
 
-    def _raise_lost(self, partition: Partition, offset: int, found: str) -> NoReturn:
+    def _raise_lost(self, partition: int, offset: int, found: str) -> NoReturn:
         msg = (
-            f"table {self._table!r}: partition {partition[1]} of topic {partition[0]!r} {found} offset {offset}, up to "
+            f"table {self._table!r}: partition {partition} of topic {self._log.topic!r} {found} offset {offset}, up to "
             "which this query has read it: the broker has lost the end of the log, as after an unclean leader "
             "election. Let log.repair() bring back what is missing, then start a new query, with a new checkpoint and "
             "scan_mode='full'."

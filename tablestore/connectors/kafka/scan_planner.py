@@ -65,7 +65,6 @@ class Scan:
 
     Attributes:
         discovered: the number of partitions that the last discovery found, those that ``only`` leaves out included.
-        log_ends: the end of each partition as of the last look, with its leader epoch.
     """
 
     def __init__(self, spec: ScanSpec) -> None:
@@ -76,7 +75,6 @@ class Scan:
         self._matches = compile_pattern(spec.pattern, "topic-pattern").fullmatch if spec.pattern is not None else None
         self._partitions: list[Partition] = []
         self.discovered = 0
-        self.log_ends: Mapping[Partition, LogEnd] = {}
         self._looked_at: float | None = None
         self._ids: dict[str, str] = {}
         self._ids_at = 0.0
@@ -189,21 +187,21 @@ class Scan:
 
     def ends(self, partitions: Sequence[Partition] | None = None) -> Offsets:
         """Return the current end offsets of the given partitions, by default of all."""
+        return {each: end.offset for each, end in self.log_ends(partitions).items()}
+
+    def log_ends(self, partitions: Sequence[Partition] | None = None) -> dict[Partition, LogEnd]:
+        """Return what ``ends`` does, each with the partition's leader epoch."""
         if partitions is not None:
-            return self._ends(partitions)
+            return self._cluster.ends(partitions, self._spec.isolation)
         asked = self.partitions()
         try:
-            return self._ends(asked)
+            return self._cluster.ends(asked, self._spec.isolation)
         except NotFoundError:
             # A topic of the pattern was deleted, or one was created again with fewer partitions.
             self.ids()
             if self._partitions == asked:
                 raise
-            return self._ends(self._partitions)
-
-    def _ends(self, partitions: Sequence[Partition]) -> Offsets:
-        self.log_ends = self._cluster.ends(partitions, self._spec.isolation)
-        return {each: end.offset for each, end in self.log_ends.items()}
+            return self._cluster.ends(self._partitions, self._spec.isolation)
 
     def lost(self, reached: Mapping[Partition, LogEnd], now: Mapping[Partition, LogEnd]) -> set[Partition]:
         """Return the partitions that have lost what was before an offset, whatever they hold there now.

@@ -46,8 +46,13 @@ unknown), ``until`` is where a bounded read ends, and ``ids`` are the topic ids.
 class _Look:
     """Where the partitions end, and the ids of the topics by name."""
 
-    ends: Mapping[Partition, LogEnd]
+    log_ends: Mapping[Partition, LogEnd]
     ids: Mapping[str, str]
+
+    @property
+    def ends(self) -> Offsets:
+        """The end offsets."""
+        return {each: end.offset for each, end in self.log_ends.items()}
 
 
 @shows_messages
@@ -126,7 +131,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_of(self, start: Json, look: _Look, limit: ReadLimit) -> Json:
         """Return where a micro-batch ends that begins at ``start``; ``start`` itself if there is nothing to read."""
         at, until = offsets_of(start["at"]), offsets_of(start["until"]) if "until" in start else None
-        ends = {each: end.offset for each, end in look.ends.items()}
+        ends = look.ends
         if until is not None:
             ends = {each: min(end, until[each]) for each, end in ends.items() if each in until}
         # An offset in a topic that was deleted and created again says nothing about the new topic.
@@ -150,14 +155,14 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if moved == at and not other:
             return start
         found = _json(moved, until, {**start.get("ids", {}), **look.ids})
-        epochs = {each: end.epoch for each, end in look.ends.items() if each in moved and end.epoch != -1}
+        epochs = {each: end.epoch for each, end in look.log_ends.items() if each in moved and end.epoch != -1}
         return found | {"epochs": _nested(epochs)} if epochs else found
 
     def reportLatestOffset(self) -> Json:
         """Return the end offsets, which are at most a second old, for the query's progress report."""
         if time.monotonic() - self._ends_at >= _ENDS_SECONDS:
             self._look()
-        return _json({each: end.offset for each, end in self._seen.ends.items()}, None, {})
+        return _json(self._seen.ends, None, {})
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.
@@ -183,8 +188,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions: list[Json] = [start]
         now: Mapping[Partition, LogEnd] = _reached(end)
         if not self._planned:
-            self._plan.ends()
-            positions, now = [start, end], self._plan.log_ends
+            positions, now = [start, end], self._plan.log_ends()
             self._planned = True
         lost: set[Partition] = set()
         for position in positions:
@@ -245,8 +249,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> _Look:
         """Return the current end offsets, and keep them for the progress report."""
-        self._plan.ends()
-        self._seen = _Look(self._plan.log_ends, self._plan.known_ids)
+        self._seen = _Look(self._plan.log_ends(), self._plan.known_ids)
         self._ends_at = time.monotonic()
         return self._seen
 

@@ -262,13 +262,15 @@ def _escape_backslashes(like: exp.Like) -> None:
 
 
 def _is_written(node: exp.Expr) -> bool:
-    is_rounded = isinstance(node, exp.Floor | exp.Ceil) and bool(node.args.get("to"))
-    is_rounded = is_rounded or (isinstance(node, exp.Cast) and _digits(node.to) is not None)
-    is_part = isinstance(node, exp.Extract) and node.name.upper() in _PARTS
-    is_of_json = isinstance(node, JsonFunction | JsonArray | exp.JSONObject) or (
-        isinstance(node, exp.Is) and isinstance(node.expression, exp.JSON)
-    )
-    return is_rounded or is_part or is_of_json or is_translated(node)
+    if isinstance(node, exp.Floor | exp.Ceil):
+        return bool(node.args.get("to"))
+    if isinstance(node, exp.Cast):
+        return _digits(node.to) is not None
+    if isinstance(node, exp.Extract):
+        return node.name.upper() in _PARTS
+    if isinstance(node, exp.Is):
+        return isinstance(node.expression, exp.JSON)
+    return isinstance(node, JsonFunction | JsonArray | exp.JSONObject) or is_translated(node)
 
 
 def _written(node: exp.Expr) -> str:

@@ -33,10 +33,9 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
         "CONCAT(SORT_ARRAY(ARRAY_COMPACT({0}), {1}), FILTER({0}, _e -> _e IS NULL)))"
     ),
     ("CONVERT_TZ", 3): "DATE_FORMAT(CONVERT_TIMEZONE({1}, {2}, CAST({0} AS TIMESTAMP_NTZ)), 'yyyy-MM-dd HH:mm:ss')",
-    (
-        "ELEMENT",
-        1,
-    ): "IF(SIZE({0}) > 1, RAISE_ERROR('ELEMENT: the array has more than one element'), TRY_ELEMENT_AT({0}, 1))",
+    ("ELEMENT", 1): (
+        "IF(SIZE({0}) > 1, RAISE_ERROR('ELEMENT: the array has more than one element'), TRY_ELEMENT_AT({0}, 1))"
+    ),
     ("FROM_BASE64", 1): "CAST(UNBASE64({0}) AS STRING)",
     # A word is a sequence of letters and digits of ASCII.
     ("INITCAP", 1): (
@@ -70,10 +69,9 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("SHA384", 1): "SHA2({0}, 384)",
     ("SHA512", 1): "SHA2({0}, 512)",
     ("SPLIT", 2): f"IF({{1}} = '', SPLIT({{0}}, ''), SPLIT({{0}}, {_QUOTED}))",
-    (
-        "SPLIT_INDEX",
-        3,
-    ): f"CASE WHEN {{0}} <> '' AND {{2}} >= 0 THEN TRY_ELEMENT_AT(SPLIT({{0}}, {_QUOTED}), {{2}} + 1) END",
+    ("SPLIT_INDEX", 3): (
+        f"CASE WHEN {{0}} <> '' AND {{2}} >= 0 THEN TRY_ELEMENT_AT(SPLIT({{0}}, {_QUOTED}), {{2}} + 1) END"
+    ),
     ("STR_TO_MAP", 1): "STR_TO_MAP({0}, ',', '=')",
     ("TO_DATE", 1): "TRY_CAST({0} AS DATE)",
     ("TO_DATE", 2): "TRY_TO_DATE({0}, {1})",
