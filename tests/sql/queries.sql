@@ -16,13 +16,13 @@ SELECT CAST(a AS TIMESTAMP_NTZ), (CAST(a AS TIMESTAMP_LTZ) - MAKE_DT_INTERVAL(0,
 SELECT PROCTIME(), proctime() FROM t
 
 ---- spark
-SELECT DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()), DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()) FROM t
+SELECT DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()) AS `EXPR$0`, DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()) AS `EXPR$1` FROM t
 
 ---- the current time
 SELECT LOCALTIMESTAMP, LOCALTIME, CURRENT_TIME, CURRENT_ROW_TIMESTAMP(), `localtime`, t.localtime, a AS localtime FROM t
 
 ---- spark
-SELECT LOCALTIMESTAMP(), CAST(CURRENT_TIME(0) AS TIME(6)), CAST(CURRENT_TIME(0) AS TIME(6)), CURRENT_TIMESTAMP(), `localtime`, t.localtime, a AS localtime FROM t
+SELECT LOCALTIMESTAMP() AS `EXPR$0`, CAST(CAST(CAST(SUBSTRING_INDEX(CAST(LOCALTIMESTAMP() AS STRING), ' ', -1) AS TIME(6)) AS TIME(0)) AS TIME(6)) AS `EXPR$1`, CAST(CAST(CAST(SUBSTRING_INDEX(CAST(LOCALTIMESTAMP() AS STRING), ' ', -1) AS TIME(6)) AS TIME(0)) AS TIME(6)) AS `EXPR$2`, CURRENT_TIMESTAMP() AS `EXPR$3`, `localtime`, t.localtime, a AS localtime FROM t
 
 ---- TIME
 SELECT TIME '10:11:12.345', CAST('10:11:12.345' AS TIME(1)), CAST(a AS TIME), TRY_CAST(a AS TIME(3)), CAST(ROW(a) AS ROW<t TIME(3)>) FROM t
@@ -97,10 +97,10 @@ VALUES (1, 'x'), (2, NULL)
 VALUES (1, 'x'), (2, NULL)
 
 ---- functions are Spark's
-SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_REPLACE(s, '(\d+)', 'n'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), MOD(x, 2), x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_COUNT(s, '(\d+)'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), MOD(x, 2), x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
 
 ---- spark
-SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_REPLACE(s, '(\\d+)', 'n'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), x % 2, x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_COUNT(s, '(\\d+)'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), x % 2, x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
 
 ---- functions with other results in Spark
 SELECT REGEXP_EXTRACT(s, '(\d+)', 1), GREATEST(SUM(a), b), s LIKE 'a\b%' AS l, CAST(s AS CHAR(2)) AS c FROM t

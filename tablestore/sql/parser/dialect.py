@@ -16,8 +16,21 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
-from tablestore.sql.parser.functions.json_functions import JsonArray, JsonFunction, is_json, json_in_spark, json_made
-from tablestore.sql.parser.functions.templates import function_in_spark, is_translated, sized_in_spark
+from tablestore.sql.parser.functions.json_functions import (
+    JsonAggregate,
+    JsonArray,
+    JsonFunction,
+    is_json,
+    json_aggregated,
+    json_in_spark,
+    json_made,
+)
+from tablestore.sql.parser.functions.templates import (
+    function_in_spark,
+    is_translated,
+    sized_in_spark,
+    substring_in_spark,
+)
 from tablestore.sql.parser.functions.time_functions import NOW, UNITS, cut, rounded
 from tablestore.sql.parser.types import PRECISION_MAX
 
@@ -41,7 +54,18 @@ _CLASSES: Final = {
     "[:WHITESPACE:]": r"\s",
 }
 _PARTS: Final = {
+    "NANOSECOND": "(CAST(EXTRACT(SECOND FROM {0}) % 1 * 1000000 AS BIGINT) * 1000)",
+    "MICROSECOND": "CAST(EXTRACT(SECOND FROM {0}) % 1 * 1000000 AS BIGINT)",
+    "MILLISECOND": "CAST(EXTRACT(SECOND FROM {0}) % 1 * 1000 AS BIGINT)",
     "SECOND": "CAST(EXTRACT(SECOND FROM {0}) AS BIGINT)",
+    "DECADE": "(EXTRACT(YEAR FROM {0}) DIV 10)",
+    "CENTURY": "((EXTRACT(YEAR FROM {0}) + 99) DIV 100)",
+    "MILLENNIUM": "((EXTRACT(YEAR FROM {0}) + 999) DIV 1000)",
+    # Of a TIMESTAMP, by the clock of UTC.
+    "EPOCH": (
+        "UNIX_SECONDS(IF(TYPEOF({0}) = 'timestamp', CAST({0} AS TIMESTAMP), "
+        "CAST(CONCAT(CAST(CAST({0} AS TIMESTAMP_NTZ) AS STRING), ' UTC') AS TIMESTAMP)))"
+    ),
     "ISODOW": "EXTRACT(DAYOFWEEK_ISO FROM {0})",
     "ISOYEAR": "EXTRACT(YEAROFWEEK FROM {0})",
 }
@@ -69,6 +93,7 @@ class Flink(Spark):
         IDENTIFIERS: ClassVar = ["`"]
         STRING_ESCAPES: ClassVar = ["'"]
         HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
+        UNICODE_STRINGS: ClassVar = [("u&'", "'"), ("U&'", "'")]
         NESTED_COMMENTS = False
         #: Empty: sqlglot reads the rest of a statement after a command keyword as one string.
         COMMANDS: ClassVar = set()
@@ -124,8 +149,6 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         if precision.is_int:
             name = _FROM_EPOCH.get(precision.name)
             return node if name is None else _call(name, number)
-    if isinstance(node, exp.Anonymous | exp.Localtimestamp) and not node.expressions and _name_of(node) in NOW:
-        return exp.var(NOW[_name_of(node)])
     if _is_written(node):
         return exp.var(_written(node))
     if isinstance(node, exp.Cast):
@@ -261,6 +284,10 @@ def _escape_backslashes(like: exp.Like) -> None:
         like.set("expression", exp.Literal.string(pattern.name.replace("\\", "\\\\")))
 
 
+def _is_now(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous | exp.Localtimestamp) and not node.expressions and _name_of(node) in NOW
+
+
 def _is_written(node: exp.Expr) -> bool:
     if isinstance(node, exp.Floor | exp.Ceil):
         return bool(node.args.get("to"))
@@ -268,24 +295,38 @@ def _is_written(node: exp.Expr) -> bool:
         return _digits(node.to) is not None
     if isinstance(node, exp.Extract):
         return node.name.upper() in _PARTS
+    if isinstance(node, exp.Substring):
+        return not all(isinstance(node.args.get(name), exp.Literal | None) for name in ("start", "length"))
     if isinstance(node, exp.Is):
         return isinstance(node.expression, exp.JSON)
-    return isinstance(node, JsonFunction | JsonArray | exp.JSONObject) or is_translated(node)
+    if isinstance(node, exp.Filter):
+        return isinstance(node.this, JsonAggregate)
+    return (
+        isinstance(node, JsonFunction | JsonArray | JsonAggregate | exp.JSONObject)
+        or _is_now(node)
+        or is_translated(node)
+    )
 
 
 def _written(node: exp.Expr) -> str:
     """Return a function that Spark does not have in Spark SQL."""
+    if _is_now(node):
+        return NOW[_name_of(node)]
     if isinstance(node, JsonFunction):
         defaults = (_text(node.args.get("empty")), _text(node.args.get("error")))
         return json_in_spark(node, _text(node.this), defaults)
     if isinstance(node, JsonArray | exp.JSONObject):
         return json_made(node, _text)
+    if isinstance(node, JsonAggregate | exp.Filter):
+        return json_aggregated(node, _text)
     if isinstance(node, exp.Is):
         return is_json(_text(node.this), str(node.expression.args.get("this")).upper())
     if isinstance(node, exp.Anonymous):
         return function_in_spark(node.name, [_text(each) for each in node.expressions])
     if isinstance(node, exp.Extract):
         return _PARTS[node.name.upper()].format(_text(node.expression))
+    if isinstance(node, exp.Substring):
+        return substring_in_spark(*(_text(node.args.get(name)) for name in ("this", "start", "length")))
     if isinstance(node, exp.Cast):
         whole = node.copy()
         whole.to.set("expressions", None)

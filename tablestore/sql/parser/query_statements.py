@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -11,7 +12,8 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.parser.error_location import RefusedError
-from tablestore.sql.parser.functions.json_functions import PARSERS, JsonReader
+from tablestore.sql.parser.functions.arithmetic import is_of_periods
+from tablestore.sql.parser.functions.json_functions import PARSERS, JsonAggregate, JsonReader
 from tablestore.sql.parser.functions.templates import NAMES
 from tablestore.sql.parser.functions.time_functions import WITHOUT_BRACKETS
 from tablestore.sql.parser.hints import Hint, attach, attach_lookups, mark
@@ -24,6 +26,8 @@ _SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE
 _WINDOWS: Final = frozenset(WindowKind)
 _SIZED: Final = frozenset({exp.DType.DECIMAL, exp.DType.VARCHAR, exp.DType.VARBINARY, exp.DType.TIMESTAMPLTZ})
 """Types whose brackets sqlglot accepts without a number."""
+_MARK: Final = re.compile(r"""[^0-9A-Fa-f\s+'"]""")
+"""What may start an escape in a text of Unicode."""
 _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 T = TypeVar("T")
 
@@ -36,6 +40,10 @@ class QueryReader(JsonReader):
         **{name: made for name, made in SparkParser.FUNCTION_PARSERS.items() if name not in NAMES},
         "CEILING": SparkParser.FUNCTION_PARSERS["CEIL"],
         **PARSERS,
+    }
+    PRIMARY_PARSERS: ClassVar = {
+        **SparkParser.PRIMARY_PARSERS,
+        TokenType.UNICODE_STRING: lambda self, token: self._unicode_string(token),
     }
     ADD_JOIN_ON_TRUE = False
     hints: dict[int, Hint]
@@ -70,6 +78,40 @@ class QueryReader(JsonReader):
             self._expected(what)
         self._check_tree(tree, start)
         return self._source(start), tree
+
+    def _unicode_string(self, token: Token) -> exp.Literal:
+        """Return ``U&'...'`` as a text, with characters for the escapes: the escape character and four hex digits."""
+        mark = "\\"
+        if self._take("UESCAPE"):
+            mark = self._text("the escape character")
+            if not _MARK.fullmatch(mark):
+                what = "expected one character that is no hex digit, blank, plus sign or quote"
+                self.raise_error(f"UESCAPE: {what}, got '{mark}'", self._prev)
+        pattern = f"{re.escape(mark)}(?:({re.escape(mark)})|([0-9A-Fa-f]{{4}})|(.?))"
+        for found in re.finditer(pattern, token.text, re.DOTALL):
+            if found[1] is None and found[2] is None:
+                what = f"'{mark}' starts an escape of four hex digits; write '{mark}{mark}' for the character itself"
+                self.raise_error(f"U&'{token.text}': {what}", token)
+        text = re.sub(pattern, lambda found: found[1] or chr(int(found[2], 16)), token.text, flags=re.DOTALL)
+        # Two escapes may be one character.
+        return exp.Literal.string(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+    def _parse_case(self) -> exp.Expr | None:
+        """Parse CASE, where ``WHEN 1, 2 THEN`` stands for one WHEN for each of the values."""
+        if self._is_word("."):
+            return super()._parse_case()
+        value = None if self._is_word("WHEN") else self._parse_disjunction()
+        branches: list[exp.If] = []
+        while self._take("WHEN"):
+            values = [self._parse_disjunction()]
+            while value is not None and self._take(","):
+                values.append(self._parse_disjunction())
+            self._need("THEN")
+            result = self._parse_disjunction()
+            branches += [exp.If(this=each, true=result and result.copy()) for each in values]
+        default = self._parse_disjunction() if self._take("ELSE") else None
+        self._need("END")
+        return self.expression(exp.Case(this=value, ifs=branches, default=default))
 
     def _parse_hint(self) -> exp.Hint | None:
         """Parse the hint after SELECT, which sqlglot does not see."""
@@ -136,10 +178,10 @@ class QueryReader(JsonReader):
                 self.raise_error("MATCH_RECOGNIZE is not supported: Spark does not support it", start)
             if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
                 self.raise_error("ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))", start)
-            if isinstance(node, exp.Overlaps):
-                self.raise_error("OVERLAPS is not supported: compare the ends with < and >", start)
-            if isinstance(node, exp.JSONObjectAgg):
-                self.raise_error("JSON_OBJECTAGG is not supported: use JSON_STRING(ARRAY_AGG(...))", start)
+            if isinstance(node, exp.Overlaps) and not is_of_periods(node):
+                self.raise_error("OVERLAPS: expected (start, end or interval) OVERLAPS (start, end or interval)", start)
+            if isinstance(node, exp.Window) and isinstance(node.this, JsonAggregate):
+                self.raise_error(f"{node.this.sql_name()} OVER (...) is not supported: use GROUP BY", start)
 
     def _parse_table(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse window table functions, which sqlglot does not know, and leave other tables to sqlglot."""

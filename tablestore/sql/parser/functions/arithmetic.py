@@ -1,4 +1,4 @@
-"""Division, ``AVG``, and the rounding and adding of times as in Flink, where results depend on the arguments' types.
+"""Division, ``AVG``, ``OVERLAPS``, and rounding and adding of times as in Flink, where results depend on types.
 
 In Flink, integers divided by an integer, and their average, are an integer, and a floating-point number divided by zero
 is infinite or not a number. Spark returns DOUBLE for the first, and raises an error for the second. A DATE that is
@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
     NumericType,
     ShortType,
     TimeType,
+    YearMonthIntervalType,
 )
 from sqlglot import exp
 
@@ -31,7 +33,7 @@ TypeOf = Callable[[exp.Expr, exp.Select | None], DataType | None]
 """Returns the type of an expression in a SELECT, or, if it is None, outside of any; None if Spark rejects it."""
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _FLOATING: Final = (FloatType, DoubleType)
-_TYPED: Final = (exp.Div, exp.Avg, exp.Floor, exp.Ceil, exp.TimestampAdd)
+_TYPED: Final = (exp.Div, exp.Avg, exp.Floor, exp.Ceil, exp.TimestampAdd, exp.Overlaps)
 """Expressions that depend on the types of their arguments; ``FLOOR`` and ``CEIL`` only with a unit."""
 
 
@@ -85,6 +87,12 @@ def _replace(node: exp.Expr, type_of: TypeOf, select: exp.Select | None) -> None
     if isinstance(node, exp.Floor | exp.Ceil | exp.TimestampAdd):
         _replace_time(node, type_of(node.this, select))
         return
+    if isinstance(node, exp.Overlaps):
+        one, one_end = _period(node.this, type_of, select)
+        other, other_end = _period(node.expression, type_of, select)
+        ends = exp.and_(exp.GTE(this=one_end, expression=other), exp.GTE(this=other_end, expression=one))
+        node.replace(exp.Paren(this=ends))
+        return
     if isinstance(node, exp.Avg):
         kind = type_of(node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this, select)
         if isinstance(kind, IntegralType):
@@ -113,6 +121,21 @@ def _replace_time(node: exp.Floor | exp.Ceil | exp.TimestampAdd, kind: DataType 
         day = exp.cast(exp.Literal.string("1970-01-01"), "DATE")
         node.set("this", exp.Anonymous(this="MAKE_TIMESTAMP_NTZ", expressions=[day, node.this.copy()]))
         _put(node, lambda rounded: exp.cast(rounded, "TIME(3)"))
+
+
+def is_of_periods(node: exp.Overlaps) -> bool:
+    """Return whether ``OVERLAPS`` has two values on each side."""
+    return all(isinstance(each, exp.Tuple) and len(each.expressions) == 2 for each in (node.this, node.expression))
+
+
+def _period(given: exp.Expr, type_of: TypeOf, select: exp.Select | None) -> tuple[exp.Expr, exp.Expr]:
+    """Return the start and the end of a period, in order; its second value may be its length."""
+    start, end = given.expressions
+    if isinstance(type_of(end, select), DayTimeIntervalType | YearMonthIntervalType):
+        end = exp.Paren(this=exp.Add(this=start, expression=end))
+    ordered = exp.LTE(this=start.copy(), expression=end.copy())
+    low = exp.If(this=ordered, true=start.copy(), false=end.copy())
+    return low, exp.If(this=ordered.copy(), true=end.copy(), false=start.copy())
 
 
 def _with_infinity(div: exp.Expr) -> exp.Expr:

@@ -72,6 +72,24 @@ class JsonArray(exp.Expression, exp.Func):
     is_var_len_args = True
 
 
+class JsonAggregate(exp.Expression, exp.AggFunc):
+    """An aggregate; ``nulls`` is whether the result has NULLs among the values."""
+
+    arg_types: ClassVar = {"this": True, "expression": False, "nulls": False}
+
+
+class JsonArrayAgg(JsonAggregate):
+    """``JSON_ARRAYAGG`` of the values ``this``."""
+
+    _sql_names: ClassVar = ["JSON_ARRAYAGG"]
+
+
+class JsonObjectAgg(JsonAggregate):
+    """``JSON_OBJECTAGG`` of the keys ``this`` and the values ``expression``."""
+
+    _sql_names: ClassVar = ["JSON_OBJECTAGG"]
+
+
 class JsonReader(Reader):
     """Parser for the arguments of the functions, up to the closing bracket."""
 
@@ -111,11 +129,25 @@ class JsonReader(Reader):
         values = [] if self._is_word(")") else [self._parse_disjunction()]
         while values and self._take(","):
             values.append(self._parse_disjunction())
-        nulls = self._take("NULL", "ON", "NULL")
-        if not nulls:
+        return JsonArray(expressions=values, nulls=self._nulls(default=False))
+
+    def _json_arrayagg(self) -> exp.Expr:
+        return JsonArrayAgg(this=self._parse_disjunction(), nulls=self._nulls(default=False))
+
+    def _json_objectagg(self) -> exp.Expr:
+        if not self._is_word("KEY", "VALUE"):
+            self._take("KEY")
+        key = self._parse_disjunction()
+        self._need("VALUE")
+        return JsonObjectAgg(this=key, expression=self._parse_disjunction(), nulls=self._nulls(default=True))
+
+    def _nulls(self, *, default: bool) -> bool:
+        """Parse ``{NULL, ABSENT} ON NULL`` at the end of the arguments; it may be left out."""
+        nulls = self._take("NULL", "ON", "NULL") or (default and not self._take("ABSENT", "ON", "NULL"))
+        if not nulls and not default:
             self._take("ABSENT", "ON", "NULL")
         self._end_of_arguments()
-        return JsonArray(expressions=values, nulls=nulls)
+        return nulls
 
     def _text_and_path(self) -> tuple[exp.Expr, exp.Expr]:
         text = self._parse_disjunction()
@@ -154,6 +186,8 @@ PARSERS: Final = {
     "JSON_QUERY": JsonReader._json_query,  # noqa: SLF001
     "JSON_EXISTS": JsonReader._json_exists,  # noqa: SLF001
     "JSON_ARRAY": JsonReader._json_array,  # noqa: SLF001
+    "JSON_ARRAYAGG": JsonReader._json_arrayagg,  # noqa: SLF001
+    "JSON_OBJECTAGG": JsonReader._json_objectagg,  # noqa: SLF001
 }
 """Parsers of the functions' arguments, by name."""
 
@@ -200,22 +234,46 @@ def json_made(node: exp.JSONObject | JsonArray, text_of: Callable[[exp.Expr], st
         node: the call.
         text_of: returns an expression in Spark SQL.
     """
-
-    def value(each: exp.Expr) -> str:
-        is_json = isinstance(each, exp.JSONObject | JsonArray)
-        if isinstance(each, exp.Anonymous) and each.name.upper() == "JSON" and len(each.expressions) == 1:
-            return f"TO_JSON(PARSE_JSON({text_of(each.expressions[0])}))"
-        return text_of(each) if is_json else AS_JSON.format(f"({text_of(each)})")
-
     if isinstance(node, JsonArray):
-        values = [value(each) for each in node.expressions]
+        values = [_value(each, text_of) for each in node.expressions]
         found = [f"COALESCE({each}, 'null')" for each in values] if node.args["nulls"] else values
         return f"CONCAT('[', CONCAT_WS({', '.join([_COMMA, *found])}), ']')"
-    pairs = [(AS_JSON.format(text_of(each.this)), value(each.expression)) for each in node.expressions]
+    pairs = [(AS_JSON.format(text_of(each.this)), _value(each.expression, text_of)) for each in node.expressions]
     if str(node.args.get("null_handling")).upper() != "ABSENT ON NULL":
         pairs = [(key, f"COALESCE({each}, 'null')") for key, each in pairs]
     found = [f"CONCAT({key}, ':', {each})" for key, each in pairs]
     return f"CONCAT('{{', CONCAT_WS({', '.join([_COMMA, *found])}), '}}')"
+
+
+def json_aggregated(node: exp.Expr, text_of: Callable[[exp.Expr], str]) -> str:
+    """Return ``JSON_OBJECTAGG`` or ``JSON_ARRAYAGG`` in Spark SQL.
+
+    Args:
+        node: the call, or ``FILTER`` around it.
+        text_of: returns an expression in Spark SQL.
+    """
+    call = node.this if isinstance(node, exp.Filter) else node
+    is_array = isinstance(call, JsonArrayAgg)
+    found = _value(call.this if is_array else call.expression, text_of)
+    if call.args["nulls"]:
+        found = f"COALESCE({found}, 'null')"
+    if not is_array:
+        key = AS_JSON.format(f"CAST({text_of(call.this)} AS STRING)")
+        found = f"CONCAT(COALESCE({key}, RAISE_ERROR('JSON_OBJECTAGG: a name is NULL')), ':', {found})"
+    if isinstance(node, exp.Filter):
+        found = f"CASE WHEN {text_of(node.expression.this)} THEN {found} END"
+    listed, start, end = f"COLLECT_LIST({found})", "[", "]"
+    if not is_array:
+        listed, start, end = f"SORT_ARRAY({listed})", "{", "}"
+    return f"CONCAT('{start}', CONCAT_WS(',', {listed}), '{end}')"
+
+
+def _value(node: exp.Expr, text_of: Callable[[exp.Expr], str]) -> str:
+    """Return a value as JSON in Spark SQL; what is JSON already stays as it is."""
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "JSON" and len(node.expressions) == 1:
+        return f"TO_JSON(PARSE_JSON({text_of(node.expressions[0])}))"
+    is_made = isinstance(node, exp.JSONObject | JsonArray | JsonAggregate)
+    return text_of(node) if is_made else AS_JSON.format(f"({text_of(node)})")
 
 
 def is_json(text: str, kind: str) -> str:

@@ -11,6 +11,11 @@ from tablestore.sql.parser.functions.json_functions import AS_JSON
 
 _QUOTED: Final = "CONCAT('\\\\Q', {1}, '\\\\E')"
 """A separator as a regular expression."""
+_SEPARATOR: Final = (
+    "IF(TYPEOF({1}) = 'string', CAST({1} AS STRING), "
+    "CASE WHEN TRY_CAST({1} AS BIGINT) BETWEEN 1 AND 255 THEN CHR(TRY_CAST({1} AS BIGINT)) END)"
+)
+"""A separator as text, which may also be given as the number of a character, up to 255."""
 _BY_PATTERN: Final = "IF(TRY_TO_TIMESTAMP({0}, {1}) IS NULL, NULL, TO_TIMESTAMP_NTZ({0}, {1}))"
 _POSITION: Final = "IF({0} < 0, SIZE({{0}}) + {0} + 1, {0})"
 _SLICE: Final = (
@@ -19,6 +24,19 @@ _SLICE: Final = (
 )
 """The elements of an array between two positions, which count from its end if they are negative."""
 
+
+def _log(name: str, of: str) -> str:
+    """Return a logarithm, which Spark has of positive numbers only."""
+    return (
+        f"CASE WHEN {of} > 0 THEN {name}({of}) WHEN {of} = 0 THEN CAST('-Infinity' AS DOUBLE) "
+        f"WHEN {of} < 0 THEN CAST('NaN' AS DOUBLE) END"
+    )
+
+
+_LOG: Final = (
+    f"IF(({_log('LN', '{0}')}) = 0, ({_log('LN', '{1}')}) * CAST('Infinity' AS DOUBLE), "
+    f"({_log('LN', '{1}')}) / ({_log('LN', '{0}')}))"
+)
 #: By name and number of arguments, which are in place of the numbers; with other numbers they are Spark's.
 _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("ARRAY_CONTAINS", 2): "EXISTS({0}, _element -> _element <=> {1})",
@@ -50,6 +68,11 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("JSON_UNQUOTE", 1): (
         "IF(SCHEMA_OF_VARIANT(TRY_PARSE_JSON({0})) <=> 'STRING', VARIANT_GET(PARSE_JSON({0}), '$', 'string'), {0})"
     ),
+    ("LN", 1): _log("LN", "{0}"),
+    ("LOG", 1): _log("LN", "{0}"),
+    ("LOG", 2): _LOG,
+    ("LOG10", 1): _log("LOG10", "{0}"),
+    ("LOG2", 1): _log("LOG2", "{0}"),
     ("LPAD", 3): "IF({1} < 0 OR {2} = '', NULL, LPAD({0}, {1}, {2}))",
     ("LTRIM", 2): "TRIM(LEADING {1} FROM {0})",
     ("MAP_UNION", 2): (
@@ -60,8 +83,11 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("PARSE_URL", 3): "TRY_PARSE_URL({0}, {1}, {2})",
     ("RAND_INTEGER", 1): "CAST(FLOOR(RAND() * {0}) AS INT)",
     ("RAND_INTEGER", 2): "CAST(FLOOR(RAND({0}) * {1}) AS INT)",
+    ("REGEXP", 2): "IF({0} IS NULL OR {1} IS NULL, NULL, {1} <> '' AND {0} RLIKE {1})",
     ("REGEXP_EXTRACT", 2): "CASE WHEN {0} RLIKE {1} THEN REGEXP_EXTRACT({0}, {1}, 0) END",
     ("REGEXP_EXTRACT", 3): "CASE WHEN {0} RLIKE {1} THEN REGEXP_EXTRACT({0}, {1}, {2}) END",
+    # The replacement is text: it has no references to groups.
+    ("REGEXP_REPLACE", 3): ("REGEXP_REPLACE({0}, {1}, REPLACE(REPLACE({2}, '\\\\', '\\\\\\\\'), '$', '\\\\$'))"),
     ("RPAD", 3): "IF({1} < 0 OR {2} = '', NULL, RPAD({0}, {1}, {2}))",
     ("RTRIM", 2): "TRIM(TRAILING {1} FROM {0})",
     ("SHA224", 1): "SHA2({0}, 224)",
@@ -70,7 +96,8 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("SHA512", 1): "SHA2({0}, 512)",
     ("SPLIT", 2): f"IF({{1}} = '', SPLIT({{0}}, ''), SPLIT({{0}}, {_QUOTED}))",
     ("SPLIT_INDEX", 3): (
-        f"CASE WHEN {{0}} <> '' AND {{2}} >= 0 THEN TRY_ELEMENT_AT(SPLIT({{0}}, {_QUOTED}), {{2}} + 1) END"
+        "CASE WHEN {0} <> '' AND {2} >= 0 THEN TRY_ELEMENT_AT(SPLIT({0}, "
+        f"{_QUOTED.replace('{1}', _SEPARATOR)}), {{2}} + 1) END"
     ),
     ("STR_TO_MAP", 1): "STR_TO_MAP({0}, ',', '=')",
     ("TO_DATE", 1): "TRY_CAST({0} AS DATE)",
@@ -118,6 +145,18 @@ def function_in_spark(name: str, arguments: Sequence[str]) -> str:
         nulls = " OR ".join(f"{each} IS NULL" for each in given)
         return f"IF({nulls}, NULL, {name.upper()}({', '.join(given)}))"
     return _IN_SPARK[name.upper(), len(given)].format(*given)
+
+
+def substring_in_spark(text: str, start: str, length: str) -> str:
+    """Return ``SUBSTRING`` in Spark SQL: NULL for a negative length, and "" for a start before the text.
+
+    Args:
+        text: the text in Spark SQL.
+        start: the first position, from the end if it is negative.
+        length: the length, "" for the rest.
+    """
+    start = f"IF(({start}) < -LENGTH({text}), LENGTH({text}) + 1, {start})"
+    return f"SUBSTRING({text}, {start}" + (f", IF(({length}) < 0, NULL, {length}))" if length else ")")
 
 
 def sized_in_spark(kind: exp.DataType, value: str) -> str:

@@ -10,12 +10,17 @@ from collections.abc import Mapping
 from typing import Final
 
 PROCTIME: Final = "PROCTIME"
+# Spark's own functions that are not here, NOW and CURRENT_TIME, are not those of the micro-batch.
+_CLOCK: Final = (
+    "CAST(CAST(CAST(SUBSTRING_INDEX(CAST(LOCALTIMESTAMP() AS STRING), ' ', -1) AS TIME(6)) AS TIME(0)) AS TIME(6))"
+)
 NOW: Final[Mapping[str, str]] = {
     PROCTIME: "DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP())",
     "CURRENT_ROW_TIMESTAMP": "CURRENT_TIMESTAMP()",
     "LOCALTIMESTAMP": "LOCALTIMESTAMP()",
-    "LOCALTIME": "CAST(CURRENT_TIME(0) AS TIME(6))",
-    "CURRENT_TIME": "CAST(CURRENT_TIME(0) AS TIME(6))",
+    "NOW": "CURRENT_TIMESTAMP()",
+    "LOCALTIME": _CLOCK,
+    "CURRENT_TIME": _CLOCK,
 }
 """Functions without arguments, in Spark SQL."""
 WITHOUT_BRACKETS: Final = ("LOCALTIMESTAMP", "LOCALTIME", "CURRENT_TIME")
