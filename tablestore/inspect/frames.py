@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
+from tablestore.read import batch
 from tablestore.spark.connect import arrow_frame
 
 
@@ -57,6 +58,13 @@ class Inspector:
     def tags(self) -> DataFrame:
         """Return the tags. Columns: see ``metadata_tables.tags``."""
         return self.of("tags")
+
+    def compacted(self) -> DataFrame:
+        """Return the rows of the last compaction, without the changes since then; of a table without a key, all rows.
+
+        These are the rows that other Delta readers see. Nothing has to be merged to read them.
+        """
+        return batch.read_compacted(self._spark, self._table())
 
     def of(self, name: str) -> DataFrame:
         """Return the metadata table with this name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,6 +12,8 @@ from log_system.kafka.client.access_policy import DEFAULT
 from log_system.kafka.client.secrets import reveal
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
+from snapshot.schema.spec import TableSpec
+from snapshot.store.snapshot_files import SnapshotFiles
 from tablestore.context import TableContext
 from tablestore.options.read_options import (
     FORMAT,
@@ -21,7 +24,7 @@ from tablestore.options.read_options import (
 from tablestore.options.value_types import names_of
 from tablestore.read import anti_join_scan, base_table_columns, bitmap_scan
 from tablestore.read.spark_splits import frame_of_splits
-from tablestore.read.split_planner import snapshot_splits
+from tablestore.read.split_planner import layout_splits, snapshot_splits
 from tablestore.read.time_travel import Point, between, chosen_snapshot
 from tablestore.spark.lost_files import explain_lost_files
 from tablestore.spark.tasks import parallelism
@@ -74,12 +77,11 @@ def read(
     tagged = snapshot < files.oldest(fresh=False)
     layout = files.layout(snapshot)
     is_large = base_table_columns.is_worth_it([*layout.base, *layout.changes])
+    found = None
     if is_large and not tagged and not layout.changes:
-        root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.path)
-        frame = base_table_columns.shielded(root, files)
-        selected = base_table_columns.base_table_columns(frame.schema, spec, wanted)
-        if selected is not None:
-            return frame.select(*selected)
+        found = _by_delta(spark, table, layout, spec, wanted)
+        if found is not None:
+            return found
     options = {**source_options(spark, table), "snapshot": str(snapshot), "schema": schema}
     tasks = parse_read_options(options).tasks
     if layout.changes:
@@ -95,6 +97,28 @@ def read(
     return frame_of_splits(
         spark, snapshot_splits(files, snapshot, tasks=tasks, columns=wanted, spec=spec), spec, wanted
     )
+
+
+def read_compacted(spark: SparkSession, table: TableContext) -> DataFrame:
+    """Return the rows of the last compaction, without the changes since then; of a table without a key, all rows."""
+    files, spec, names = table.files, table.spec, table.spec.schema.fieldNames()
+    layout = replace(files.layout(files.latest()), changes=())
+    explain_lost_files(files.storage)
+    found = _by_delta(spark, table, layout, spec, names) if base_table_columns.is_worth_it(layout.base) else None
+    if found is not None:
+        return found
+    tasks = parse_read_options(source_options(spark, table)).tasks
+    return frame_of_splits(spark, layout_splits(files, layout, tasks=tasks), spec, names)
+
+
+def _by_delta(
+    spark: SparkSession, table: TableContext, layout: SnapshotFiles, spec: TableSpec, names: Sequence[str]
+) -> DataFrame | None:
+    """Return the rows of a base table as read by Spark's Delta reader; None if columns have changed since."""
+    root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.path)
+    frame = base_table_columns.shielded(root, table.files)
+    selected = base_table_columns.base_table_columns(frame.schema, spec, names)
+    return None if selected is None else frame.select(*selected)
 
 
 def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Point | None) -> DataFrame:

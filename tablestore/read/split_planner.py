@@ -46,8 +46,31 @@ def snapshot_splits(
     Raises:
         NotFoundError: the snapshot's files are no longer known.
     """
+    return layout_splits(
+        table,
+        table.layout(snapshot_id),
+        tasks=tasks,
+        columns=columns,
+        predicate=predicate,
+        spec=spec,
+        bucket=bucket,
+        whole_buckets=whole_buckets,
+    )
+
+
+def layout_splits(
+    table: TableFiles,
+    layout: SnapshotFiles,
+    *,
+    tasks: int,
+    columns: Sequence[str] | None = None,
+    predicate: Predicate | None = None,
+    spec: TableSpec | None = None,
+    bucket: int | None = None,
+    whole_buckets: bool = False,
+) -> list[MergedSplit]:
+    """Return splits of the rows in the files of a snapshot; the other arguments are those of ``snapshot_splits``."""
     spec = spec or table.spec
-    layout = table.layout(snapshot_id)
     kept = in_kept_partitions(table.spec, layout.base, predicate)
     if not spec.has_key:
         return _splits(table, spec, kept, [], tasks, columns, predicate)

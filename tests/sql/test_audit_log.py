@@ -1,4 +1,4 @@
-"""The audit log of a store table: its changes as rows."""
+"""The audit log and the binlog of a store table, its changes as rows; and the rows of its last compaction."""
 
 from __future__ import annotations
 
@@ -55,6 +55,50 @@ def test_a_continuous_query_goes_on_with_every_change(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT * FROM counts") == [(kind, 1) for kind in ("+I", "+U", "-D", "-U")]
 
 
+def test_the_binlog_has_an_update_in_one_row(catalog: Catalog) -> None:
+    changes = [("+I", [1], ["a"]), ("+I", [2], ["b"]), ("+U", [1, 1], ["a", "c"]), ("-D", [2], ["b"])]
+    assert rows(catalog, "SELECT * FROM t$binlog") == changes
+    assert rows(catalog, "SELECT v[2] FROM t$binlog WHERE rowkind = '+U'") == [("c",)]
+    came: list[tuple[Any, ...]] = []
+    query = catalog.follow(catalog.sql("SELECT * FROM t$binlog"), lambda frame, _: came.extend(map(tuple, frame.collect())))  # fmt: skip  # noqa: E501
+    assert query.awaitTermination(60)
+    assert came == [("+I", [1], ["c"])]
+
+
+def test_a_continuous_query_of_the_binlog_pairs_the_changes_of_a_snapshot(catalog: Catalog) -> None:
+    """Several snapshots of a key in one micro-batch are several updates."""
+    catalog.sql("CREATE TABLE pairs (kind STRING, k ARRAY<INT>, v ARRAY<STRING>)")
+    finish(catalog, "INSERT INTO pairs SELECT * FROM t$binlog")
+    catalog.sql("INSERT INTO t VALUES (1, 'd'); INSERT INTO t VALUES (1, 'e'), (3, NULL); DELETE FROM t WHERE k = 1")
+    finish(catalog, "INSERT INTO pairs SELECT * FROM t$binlog")
+    later = [("+U", [1, 1], ["c", "d"]), ("+U", [1, 1], ["d", "e"]), ("-D", [1], ["e"])]
+    assert rows(catalog, "SELECT * FROM pairs") == sorted([("+I", [1], ["c"]), ("+I", [3], [None]), *later], key=repr)
+
+
+def test_a_binlog_without_preimages_or_a_key_has_single_values(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE p (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED); INSERT INTO p VALUES (1, 1)")
+    catalog.sql("INSERT INTO p VALUES (1, 2); CREATE TABLE a (v STRING); INSERT INTO a VALUES ('x'), ('x')")
+    assert rows(catalog, "SELECT * FROM p$binlog") == [("+U", [1], [1]), ("+U", [1], [2])]
+    assert rows(catalog, "SELECT * FROM a$binlog") == [("+I", ["x"])] * 2
+
+
+def test_ro_has_the_rows_of_the_last_compaction(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE c (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('compaction.auto' = 'false')")
+    assert rows(catalog, "SELECT * FROM c$ro") == []
+    catalog.sql("INSERT INTO c VALUES (1, 1), (2, 2)")
+    table = catalog.table("c")
+    assert isinstance(table, TableStore)
+    table.compact()
+    catalog.sql("INSERT INTO c VALUES (1, 3), (4, 4); DELETE FROM c WHERE k = 2; ALTER TABLE c ADD w INT")
+    table.maintenance.expire(older_than="0 s", keep_last=1)
+    assert rows(catalog, "SELECT * FROM c$ro") == [(1, 1, None), (2, 2, None)]
+    assert rows(catalog, "SELECT c.v, o.v FROM c JOIN c$ro AS o ON c.k = o.k") == [(3, 1)]
+    table.compact()
+    assert rows(catalog, "SELECT k, v FROM c$ro") == rows(catalog, "SELECT k, v FROM c") == [(1, 3), (4, 4)]
+    catalog.sql("CREATE TABLE a (v STRING); INSERT INTO a VALUES ('x')")
+    assert rows(catalog, "SELECT * FROM a$ro") == [("x",)]
+
+
 def test_other_metadata_tables_are_read_beside_it(catalog: Catalog) -> None:
     found: list[Any] = []
     joined = "SELECT a.k, s.name FROM t$audit_log AS a JOIN t$options AS s ON s.name = 'changelog-producer' AND a.k > 0"
@@ -72,7 +116,8 @@ def test_a_table_without_a_key_has_one(catalog: Catalog) -> None:
     ("text", "reason"),
     [
         ("CREATE TABLE t$audit_log (a INT)", "is that of a metadata table"),
-        ("CREATE TABLE r (RowKind INT); SELECT * FROM r$audit_log", "has a column 'rowkind', and so has the table"),
+        ("CREATE TABLE r (RowKind INT); SELECT * FROM r$audit_log", "have a column 'rowkind', and so has the table"),
+        ("CREATE TABLE t$ro (a INT)", "is that of a metadata table"),
         (
             "CREATE TABLE c (a INT) WITH ('connector' = 'kafka', 'topic' = 'c', 'format' = 'json', "
             "'properties.bootstrap.servers' = 'x:1'); SELECT * FROM c$audit_log",

@@ -1,47 +1,93 @@
-"""``t$audit_log``: the changes of a store table as rows that are only added, with the kind of each in a column."""
+"""``t$audit_log`` and ``t$binlog``: the changes of a store table as rows that are only added, with the kind of each.
+
+In the binlog an update is one row, whose columns are arrays of the value before and the value after.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.schema.system_columns import COMMIT_VERSION
+from tablestore.sql.catalog.table_references import AUDIT_LOG, BINLOG
 from tablestore.table.store import TableStore
 
 _ROWKIND: Final = "rowkind"
+_BEFORE: Final = "_before"
 _SIGNS: Final = {RowKind.INSERT: "+I", RowKind.UPDATE_BEFORE: "-U", RowKind.UPDATE_AFTER: "+U", RowKind.DELETE: "-D"}
 
 
-def past_changes(table: TableStore) -> DataFrame:
+def past_changes(table: TableStore, *, paired: bool) -> DataFrame:
     """Return the rows of the oldest snapshot that has not expired, as inserts, and all changes since then.
+
+    Args:
+        table: the table.
+        paired: whether they are those of the binlog.
 
     Raises:
         InvalidInputError: the table has a column ``rowkind``.
     """
     oldest = table.snapshots()[-1].id
-    names = [CHANGE_TYPE, *table.schema.names]
+    names = [*table.schema.names, CHANGE_TYPE, COMMIT_VERSION]
     rows = table.read(snapshot=oldest).withColumn(CHANGE_TYPE, F.lit(RowKind.INSERT.change_type))
-    changes = table.changes(oldest)
-    return _with_kinds(rows.select(*map(backquoted, names)).union(changes.select(*map(backquoted, names))), table)
+    rows = rows.withColumn(COMMIT_VERSION, F.lit(oldest).cast("long"))
+    changes = rows.select(*map(backquoted, names)).union(table.changes(oldest).select(*map(backquoted, names)))
+    return _with_kinds(changes, table, paired=paired)
 
 
-def stream_of_changes(table: TableStore) -> DataFrame:
-    """Return the rows of the newest snapshot, as inserts, and then every change.
+def stream_of_changes(table: TableStore, *, paired: bool) -> DataFrame:
+    """Return the rows of the newest snapshot, as inserts, and then every change; ``paired`` as in `past_changes`.
 
     Raises:
-        InvalidInputError: the table has a column ``rowkind``.
+        InvalidInputError: the table has a column ``rowkind``, or its log has no order of the changes to pair.
     """
-    return _with_kinds(table.read_stream(), table)
+    if paired and table.log.shows_uncommitted:
+        msg = (
+            f"table {table.path!r}: a continuous query of '${BINLOG}' is not supported with log.consistency="
+            f"'eventual', whose changes have no snapshot. Use '${AUDIT_LOG}', in which an update is two rows."
+        )
+        raise InvalidInputError(msg)
+    return _with_kinds(table.read_stream(), table, paired=paired)
 
 
-def _with_kinds(changes: DataFrame, table: TableStore) -> DataFrame:
-    if _ROWKIND in map(str.lower, table.schema.names):
-        msg = f"table {table.path!r}: its audit log has a column '{_ROWKIND}', and so has the table: rename that."
+def _with_kinds(changes: DataFrame, table: TableStore, *, paired: bool) -> DataFrame:
+    names = table.schema.names
+    if _ROWKIND in map(str.lower, names):
+        msg = f"table {table.path!r}: its changes have a column '{_ROWKIND}', and so has the table: rename that."
         raise InvalidInputError(msg)
     kinds = [F.when(F.col(CHANGE_TYPE) == kind.change_type, F.lit(sign)) for kind, sign in _SIGNS.items()]
-    columns = [F.col(backquoted(name)) for name in table.schema.names]
-    return changes.select(F.coalesce(*kinds).alias(_ROWKIND), *columns)
+    changes = changes.withColumn(CHANGE_TYPE, F.coalesce(*kinds))
+    columns = [F.col(backquoted(name)) for name in names]
+    if paired:
+        changes, columns = _paired(changes, columns, table.primary_key)
+    return changes.select(F.col(CHANGE_TYPE).alias(_ROWKIND), *columns)
+
+
+def _paired(
+    changes: DataFrame, columns: Sequence[Column], primary_key: Sequence[str]
+) -> tuple[DataFrame, list[Column]]:
+    """Return the changes without preimages, and each column as an array of its value and, of an update, the one before.
+
+    A snapshot has at most one change of a key, whose preimage sorts before its postimage: ``-`` after ``+``.
+    """
+    names = changes.columns[: len(columns)]
+    alone = [F.array(column).alias(name) for name, column in zip(names, columns, strict=True)]
+    if not primary_key:
+        return changes, alone
+    keys = [F.col(backquoted(name)) for name in primary_key]
+    version, kind = F.col(COMMIT_VERSION), F.col(CHANGE_TYPE)
+    row = F.struct(version.alias("version"), kind.alias("kind"), F.struct(*columns).alias("row"))
+    ordered = Window.partitionBy(*keys).orderBy(version, kind.desc())
+    changes = changes.withColumn(_BEFORE, F.lag(row).over(ordered)).where(kind != _SIGNS[RowKind.UPDATE_BEFORE])
+    before, update = F.col(_BEFORE), _SIGNS[RowKind.UPDATE_BEFORE]
+    is_pair = (F.col(f"{_BEFORE}.kind") == update) & (F.col(f"{_BEFORE}.version") == version)
+    return changes, [
+        F.when(is_pair, F.array(before["row"].getField(name), column)).otherwise(one).alias(name)
+        for name, column, one in zip(names, columns, alone, strict=True)
+    ]

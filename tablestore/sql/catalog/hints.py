@@ -151,12 +151,22 @@ def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) ->
         what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
         msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
         raise InvalidInputError(msg)
-    name = hinted(scope, table.name, options)
+    check_hints_allowed(scope)
+    read_by(scope, table, options)
+    table.meta.clear()
+
+
+def read_by(scope: Scope, table: exp.Table, options: Options) -> None:
+    """Replace a table in a query by the table with options, in place.
+
+    Raises:
+        InvalidInputError: it is not a table, or the options are not valid.
+    """
+    name = _with_options(scope, table.name, options)
     if not table.alias:
         table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
     table.this.set("this", name)
     table.this.set("quoted", True)
-    table.meta.clear()
 
 
 def check_hints_allowed(scope: Scope) -> None:
@@ -177,6 +187,10 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
         InvalidInputError: hints are switched off, there is no such table, or the options are not valid.
     """
     check_hints_allowed(scope)
+    return _with_options(scope, name, options)
+
+
+def _with_options(scope: Scope, name: str, options: Options) -> str:
     there = scope.definition(name)
     if not isinstance(there.made, CreateTable):
         msg = f"'{name}' is a view, which has no options. Put the hint after a table in the view's query."

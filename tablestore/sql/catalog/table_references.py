@@ -15,7 +15,9 @@ from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
 
 AUDIT_LOG: Final = "audit_log"
-METADATA_TABLES: Final = (*INSPECTED, AUDIT_LOG)
+BINLOG: Final = "binlog"
+COMPACTED: Final = "ro"
+METADATA_TABLES: Final = (*INSPECTED, AUDIT_LOG, BINLOG, COMPACTED)
 """What follows the name of a table and ``$``."""
 
 
@@ -42,9 +44,9 @@ def is_inside(scope: Scope, name: str) -> bool:
     return bool(table) and what in METADATA_TABLES and scope.find(name) is None
 
 
-def is_audit_log(scope: Scope, name: str) -> bool:
-    """Return whether a name is that of the audit log of a table, ``t$audit_log``, which is unbounded."""
-    return is_inside(scope, name) and name.endswith(f"${AUDIT_LOG}")
+def is_change_table(scope: Scope, name: str) -> bool:
+    """Return whether a name is ``t$audit_log`` or ``t$binlog``, the changes of a table, which are unbounded."""
+    return is_inside(scope, name) and name.rpartition("$")[2] in {AUDIT_LOG, BINLOG}
 
 
 def definition_of(scope: Scope, name: str) -> Definition:
@@ -68,8 +70,6 @@ def check_there(scope: Scope, query: Query) -> None:
             reason = str(scope.missing(name))
             if table and scope.find(table) is not None:
                 reason = f"'{name}': there is no metadata table '{what}'. There are {', '.join(METADATA_TABLES)}."
-                if what == "binlog":
-                    reason += f" In '{table}${AUDIT_LOG}' an update is two rows, '-U' and '+U'."
             node = next(each for each in query.tree.find_all(exp.Table) if each.name == name)
             raise NotFoundError(str(placed(RefusedError(node, reason), query)))
 

@@ -6,12 +6,13 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
@@ -19,12 +20,14 @@ from snapshot.errors import InvalidInputError, NotFoundError
 from snapshot.quoting import backquoted
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.audit_log import past_changes
-from tablestore.sql.catalog.hints import batch_read, is_of_newest_partition, with_hints
+from tablestore.sql.catalog.hints import batch_read, is_of_newest_partition, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
 from tablestore.sql.catalog.table_references import (
-    AUDIT_LOG,
+    BINLOG,
+    COMPACTED,
     check_there,
+    is_change_table,
     is_inside,
     is_proctime,
     tables_in,
@@ -56,33 +59,56 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
     """
     check_there(scope, query)
     query = with_hints(scope, query)
-    frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
     try:
-        _check_versions(scope, query)
+        query = _as_of_times(scope, query)
+        frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
         return over(scope.spark, *_with_times(query.tree, frames))
     except RefusedError as error:
         raise placed(error, query) from None
 
 
-def _check_versions(scope: Scope, query: Query) -> None:
-    """Check that tables are joined as of now, since a batch query reads current rows.
+def _as_of_times(scope: Scope, query: Query) -> Query:
+    """Return a query in which tables as of a time are replaced by tables with the option ``timestamp``.
+
+    Tables as of ``PROCTIME()`` stay as they are: a batch query reads current rows.
 
     Raises:
-        RefusedError: one is joined as of another time.
+        RefusedError: a time is that of an event, or a table has no old snapshots.
     """
-    for table in query.tree.find_all(exp.Table):
+    query = replace(query, tree=query.tree.copy())
+    for table in list(query.tree.find_all(exp.Table)):
         version = table.args.get("version")
         if version is None or is_proctime(scope, version.expression, query):
             continue
-        if isinstance(version.expression, exp.Column):
+        if version.expression.find(exp.Column, exp.Query):
             reason = (
                 f"'{table.name}' FOR SYSTEM_TIME AS OF an event time is not supported in a batch query, which reads "
                 "the current row of each key and not its versions: SET 'execution.runtime-mode' = 'streaming', or join "
                 "with current rows: FOR SYSTEM_TIME AS OF a column AS PROCTIME()."
             )
-        else:
-            reason = "reading an old snapshot is not supported in SQL yet; use catalog.table(name).read(timestamp=...)."
+            raise RefusedError(table, reason)
+        if table.name not in tables_in(query) or is_inside(scope, table.name) or not scope.definition(table.name).path:
+            reason = f"'{table.name}' FOR SYSTEM_TIME AS OF a time: only tables of the store have old snapshots."
+            raise RefusedError(table, reason)
+        time = ("timestamp", str(_millis(scope, version.expression, table)))
+        read_by(scope, table, (*scope.definition(table.name).hints, time))
+    return query
+
+
+def _millis(scope: Scope, moment: exp.Expr, table: exp.Table) -> int:
+    """Return a constant time in milliseconds since the epoch; a TIMESTAMP is by the clock of the session's time zone.
+
+    Raises:
+        RefusedError: it is not a time.
+    """
+    time = over(scope.spark, exp.Select(expressions=[exp.alias_(moment.copy(), "time")]), {})
+    found = None
+    if isinstance(time.schema[0].dataType, TimestampType | TimestampNTZType):
+        found = time.select(F.unix_millis(F.col("time").cast("timestamp"))).collect()[0][0]
+    if found is None:
+        reason = f"'{table.name}' FOR SYSTEM_TIME AS OF: expected a TIMESTAMP, such as TIMESTAMP '2024-01-31 12:00:00'."
         raise RefusedError(table, reason)
+    return int(found)
 
 
 def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr, dict[str, DataFrame]]:
@@ -141,7 +167,9 @@ def _newest_partition(frame: DataFrame, names: Sequence[str]) -> DataFrame:
 def _inside(scope: Scope, name: str) -> DataFrame:
     """Return the rows of a metadata table, named ``table$what``."""
     opened, what = open_inside(scope, name), name.rpartition("$")[2]
-    return past_changes(opened) if what == AUDIT_LOG else opened.inspect.of(what)
+    if is_change_table(scope, name):
+        return past_changes(opened, paired=what == BINLOG)
+    return opened.inspect.compacted() if what == COMPACTED else opened.inspect.of(what)
 
 
 def open_inside(scope: Scope, name: str) -> TableStore:

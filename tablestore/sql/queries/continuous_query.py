@@ -21,7 +21,14 @@ from snapshot.storage import Storage
 from tablestore.sql.catalog.audit_log import stream_of_changes
 from tablestore.sql.catalog.hints import with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_references import check_there, definition_of, is_audit_log, is_inside, tables_in
+from tablestore.sql.catalog.table_references import (
+    BINLOG,
+    check_there,
+    definition_of,
+    is_change_table,
+    is_inside,
+    tables_in,
+)
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
@@ -173,6 +180,9 @@ def _needs_time(scope: Scope, query: Query) -> bool:
     return query.tree.find(exp.Join) is not None and len(going_on) > 1
 
 
+_PARTS: Final = {"joins": "a join in brackets", "version": "FOR SYSTEM_TIME AS OF a time that is not that of a join"}
+
+
 class _Planner:
     """Plans one query; a table that the query names several times is read once."""
 
@@ -307,7 +317,7 @@ class _Planner:
             return None
         for part in ("sample", "pivots", "joins", "version"):
             if node.args.get(part):
-                refuse(node, {"joins": "a join in brackets"}.get(part, part.upper()), BATCH)
+                refuse(node, _PARTS.get(part, part.upper()), BATCH)
         made = known.get(node.name) or self._table(node.name)
         windows = windows_of(node)
         if windows is None:
@@ -338,8 +348,10 @@ class _Planner:
 
     def _planned(self, name: str) -> Relation:
         if is_inside(self._scope, name):
-            if is_audit_log(self._scope, name):
-                return of_rows(stream_of_changes(open_inside(self._scope, name)))
+            if is_change_table(self._scope, name):
+                paired = name.endswith(f"${BINLOG}")
+                changes = stream_of_changes(open_inside(self._scope, name), paired=paired)
+                return of_rows(changes, chained=paired)
             return of_rows(batch_table(self._scope, name, self._depth))
         made = self._scope.definition(name).made
         if isinstance(made, CreateTable):

@@ -18,7 +18,7 @@ from tablestore.sql.catalog.binding import connector_of, is_changelog
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
-from tablestore.sql.catalog.table_references import check_there, is_audit_log, is_inside, tables_in
+from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable
 from tablestore.sql.queries.batch_query import DEPTH_MAX, batch_table, open_table, within_view
@@ -30,7 +30,7 @@ from tablestore.table.store import TableStore
 def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
     """Return whether a table is unbounded, or a view reads an unbounded table."""
     if is_inside(scope, name):
-        return is_audit_log(scope, name)
+        return is_change_table(scope, name)
     made = scope.definition(name).made
     if isinstance(made, CreateTable):
         return _goes_on(made)

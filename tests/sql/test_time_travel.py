@@ -1,0 +1,81 @@
+"""``FOR SYSTEM_TIME AS OF`` a constant time: old snapshots of store tables, in batch queries."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.sql import Catalog
+from tablestore.table.store import TableStore
+from tests.sql.test_run import rows
+
+ZONE = timedelta(hours=9)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
+    made = Catalog(spark, tmp_path / "warehouse", settings={"table.local-time-zone": "Asia/Tokyo"})
+    made.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED); INSERT INTO t VALUES (1, 1)")
+    return made
+
+
+def now(table: TableStore) -> str:
+    """Return the time of the newest snapshot, by the clock in Tokyo, with a millisecond more than it has."""
+    moment = datetime.fromtimestamp(table.snapshots()[0].timestamp_ms / 1000, UTC) + ZONE
+    return f"TIMESTAMP '{moment.strftime('%Y-%m-%d %H:%M:%S.%f')[:-3]}'"
+
+
+def test_a_batch_query_reads_the_snapshot_of_that_time(catalog: Catalog) -> None:
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+    first = now(table)
+    catalog.sql("INSERT INTO t VALUES (1, 2), (2, 2)")
+    assert rows(catalog, f"SELECT * FROM t FOR SYSTEM_TIME AS OF {first}") == [(1, 1)]
+    assert rows(catalog, f"SELECT o.v FROM t FOR SYSTEM_TIME AS OF {first} + INTERVAL '60' DAY AS o") == [(2,), (2,)]
+    joined = f"SELECT t.v, o.v FROM t JOIN t FOR SYSTEM_TIME AS OF CAST({first} AS TIMESTAMP_LTZ(3)) AS o ON t.k = o.k"
+    assert rows(catalog, joined) == [(2, 1)]
+    catalog.sql(f"CREATE VIEW old AS SELECT SUM(v) AS s FROM t FOR SYSTEM_TIME AS OF {first}")
+    catalog.sql("SET 'table.dynamic-table-options.enabled' = 'false'")
+    assert rows(catalog, "SELECT s FROM old") == [(1,)]
+
+
+def test_the_newest_partition_is_that_of_the_time(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE p (k INT, day STRING) PARTITIONED BY (day); INSERT INTO p VALUES (1, 'a'), (2, 'b')")
+    table = catalog.table("p")
+    assert isinstance(table, TableStore)
+    first = now(table)
+    catalog.sql("INSERT INTO p VALUES (3, 'b'), (4, 'c')")
+    newest = "p /*+ OPTIONS('scan.partitions' = 'max_pt()') */"
+    assert rows(catalog, f"SELECT k FROM {newest} FOR SYSTEM_TIME AS OF {first}") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("t FOR SYSTEM_TIME AS OF '2024-01-31'", r"line 1, column 15: 't' FOR SYSTEM_TIME AS OF: expected a TIMESTAMP"),
+        ("t FOR SYSTEM_TIME AS OF CAST(NULL AS TIMESTAMP)", "expected a TIMESTAMP"),
+        ("t FOR SYSTEM_TIME AS OF LOCALTIMESTAMP AS a, t FOR SYSTEM_TIME AS OF a.ts", "an event time is not supported"),
+        ("v FOR SYSTEM_TIME AS OF LOCALTIMESTAMP", "only tables of the store have old snapshots"),
+        ("t$files FOR SYSTEM_TIME AS OF LOCALTIMESTAMP", "only tables of the store have old snapshots"),
+        ("t /*+ OPTIONS('snapshot' = '1') */ FOR SYSTEM_TIME AS OF LOCALTIMESTAMP", "a hint for 't'"),
+    ],
+)
+def test_what_has_no_such_snapshot_is_refused(catalog: Catalog, text: str, reason: str) -> None:
+    catalog.sql("CREATE VIEW v AS SELECT * FROM t; SET 'execution.runtime-mode' = 'batch'")
+    with pytest.raises(InvalidInputError, match=reason):
+        catalog.sql(f"SELECT * FROM {text}")
+
+
+def test_a_time_before_all_snapshots_and_a_continuous_query_are_refused(catalog: Catalog) -> None:
+    old = "SELECT * FROM t FOR SYSTEM_TIME AS OF TIMESTAMP '2001-01-01 00:00:00'"
+    with pytest.raises(
+        InvalidInputError, match=r"FOR SYSTEM_TIME AS OF a time .* is not supported in a continuous query"
+    ):
+        catalog.sql(old)
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    with pytest.raises(NotFoundError, match="no snapshot is as old as that; the oldest is"):
+        catalog.sql(old)
