@@ -25,9 +25,17 @@ class RowKind(IntEnum):
         """The name of this kind in the ``_change_type`` column."""
         return CHANGE_TYPE_NAMES[self.value]
 
+    @property
+    def sign(self) -> str:
+        """The name of this kind in Flink, such as ``+I``."""
+        return SIGNS[self.value]
+
 
 TRUNCATE: Final = 4
 """Kind of the log record that deletes all rows (``store/truncate_changes.py``); no row of a file has it."""
 
 CHANGE_TYPE_NAMES: tuple[str, str, str, str] = ("insert", "update_preimage", "update_postimage", "delete")
 """The ``_change_type`` of each row kind, indexed by its number."""
+
+SIGNS: tuple[str, str, str, str] = ("+I", "-U", "+U", "-D")
+"""Flink's short names of the row kinds, in the same order."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SPEC_PROPERTY = "tablestore.spec"
 BUCKET_KEY = "bucket-key"
+ROWKIND_FIELD = "rowkind.field"
 """The option that names the bucket key of an append table."""
 _FORMAT = 1
 _FORMAT_ALTERED = 2
@@ -129,6 +130,11 @@ class TableSpec:
     def bucket_key(self) -> tuple[str, ...]:
         """The columns whose hash is the bucket of a row of an append table; empty if its rows have no bucket."""
         return tuple(filter(None, self.properties.get(BUCKET_KEY, "").split(",")))
+
+    @property
+    def rowkind_field(self) -> str | None:
+        """The column whose value is the kind of a written row, such as ``-D``; None if there is none."""
+        return self.properties.get(ROWKIND_FIELD)
 
     @property
     def root_partitions(self) -> tuple[str, ...]:

@@ -22,9 +22,9 @@ from snapshot.merge.deduplicate import last_of_few
 from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.records import LogSinkFactory, RowCheck, SentRange
-from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, SIGNS, RowKind
 from snapshot.schema.nested_nulls import refuse_nested_nulls
-from snapshot.schema.spec import TableSpec
+from snapshot.schema.spec import ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import SEQ, conform, relabelled, with_kind
 from snapshot.staging.changelog_lookup import Lookup
 from snapshot.staging.parquet_writer import (
@@ -41,11 +41,13 @@ CHANGES = "_changes"
 _FEW_ROWS, _FEW_BYTES = 200_000, 32 << 20
 """Up to this size, a task's changes are deduplicated in Arrow instead of DuckDB; measured with 25,000 rows of four
 columns: 11 ms against 97 ms."""
-UNKNOWN_KIND, AMBIGUOUS, TAKEN, OUTSIDE = -1, -2, -3, -4
+UNKNOWN_KIND, AMBIGUOUS, TAKEN, OUTSIDE, UNKNOWN_SIGN = -1, -2, -3, -4, -5
 """Values in place of a row kind that mark a row to reject, each for one reason."""
 _REJECTIONS: Mapping[int, str] = {
     UNKNOWN_KIND: f"column {CHANGE_TYPE!r} must be one of {', '.join(CHANGE_TYPE_NAMES)}; {{0}} of {{1}} rows of a "
     "batch are not.",
+    UNKNOWN_SIGN: f"the column that option {ROWKIND_FIELD!r} names must be one of {', '.join(SIGNS)}; {{0}} of {{1}} "
+    "rows of a batch are not.",
     AMBIGUOUS: "merge: several rows of the source change the same row of the table, so the result is ambiguous: "
     "{0} of {1} rows of a batch. Make the source rows unique, or distinguish them in on or in a condition.",
     TAKEN: "two rows would have the same primary key: {0} of {1} rows of a batch have the key of another row, which "

@@ -22,7 +22,7 @@ from sqlglot import exp
 
 from log_system.jars import waiting
 from snapshot.errors import InvalidInputError, TableStoreError
-from snapshot.row_kind import CHANGE_TYPE
+from snapshot.row_kind import CHANGE_TYPE, RowKind
 from tablestore.cli.live_result import LiveTable
 from tablestore.cli.output import RowPrinter, print_json, show_rows
 from tablestore.cli.query_progress import Screen, progress_text
@@ -77,7 +77,7 @@ def _literal(tree: exp.Expr) -> tuple[str, object] | None:
     return None
 
 
-_SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
+_SIGNS = {kind.change_type: kind.sign for kind in RowKind}
 _TEXTS = {("statement",), ("view",), ("plan",)}
 _SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WAIT_SECONDS = 0.2

@@ -12,7 +12,7 @@ from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.schema.evolution import Change, evolved
 from snapshot.schema.spark_types import check_schema, visible, with_physical_names
-from snapshot.schema.spec import BUCKET_KEY, TableSpec
+from snapshot.schema.spec import BUCKET_KEY, ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
@@ -138,11 +138,12 @@ def _bound(spec: TableSpec) -> dict[str, str]:
 def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
     """Return the option that refers to a column, in its name (``fields.<column>.``) or its value; None if none does."""
     for key, value in properties.items():
+        names = [each.strip() for each in value.split(",")]
         if key.startswith("fields."):
             named = key.removeprefix("fields.").rpartition(".")[0].split(",")
-            if column in named or column in [each.strip() for each in value.split(",")]:
+            if column in named or column in names:
                 return key
-        elif key in ("sequence.field", BUCKET_KEY) and column in [each.strip() for each in value.split(",")]:
+        elif key in ("sequence.field", BUCKET_KEY, ROWKIND_FIELD) and column in names:
             return key
     return None
 

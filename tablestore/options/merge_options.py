@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
+from snapshot.schema.spec import ROWKIND_FIELD
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
 
@@ -131,6 +132,12 @@ class MergeOptions(Group):
         "false",
         "With `merge-engine=partial-update`: a delete removes the row. Otherwise it is refused, or with sequence "
         "groups sets their columns to NULL.",
+    )
+    rowkind_field: str | None = optional(
+        ROWKIND_FIELD,
+        VERBATIM,
+        "A STRING column whose value is the kind of each written row: `+I` and `+U` upsert it, `-D` deletes it, "
+        "`-U` is the row before an update. A column `_change_type`, if rows have it, is taken instead.",
     )
     remove_groups: tuple[str, ...] = field(default=(), metadata={"spec": REMOVE_ON_GROUP})
     aggregation_remove: bool = option(

@@ -11,6 +11,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge import merge_rules
 from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.sketches import has_sketches
+from snapshot.schema.spec import ROWKIND_FIELD
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import (
     AGGREGATE,
@@ -244,6 +245,13 @@ class _Maker:
 
     def _check_columns(self) -> None:
         self._check_order(SEQUENCE_FIELD.name, self._named(SEQUENCE_FIELD.name, ",".join(self._options.sequence_field)))
+        kind = self._options.rowkind_field
+        if kind is not None:
+            self._named(ROWKIND_FIELD, kind, single=True)
+            given = self._schema.field(kind).type
+            if not pa.types.is_string(given):
+                msg = f"option '{ROWKIND_FIELD}': column '{kind}' has type {given}; expected STRING."
+                raise InvalidInputError(msg)
         for what, options in self._given.items():
             for column in options if what != SEQUENCE_GROUP else ():
                 self._named(f"{FIELDS}{column}.{what}", column, single=True)

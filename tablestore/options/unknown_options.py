@@ -49,7 +49,6 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "primary-key": "declare PRIMARY KEY (...) NOT ENFORCED, or primary_key= in Python",
     "primary-key.nullable": "leave it out: the columns of a primary key are never NULL",
     "partition": "declare PARTITIONED BY (...), or partition_by= in Python",
-    "rowkind.field": "write a column _change_type in Python, or read a changelog format of the kafka connector",
     "dynamic-bucket.initial-buckets": _BUCKETS,
     "dynamic-bucket.target-row-num": _BUCKETS,
     "bucket-append-ordered": "leave it out: the rows of a bucket are always in order",

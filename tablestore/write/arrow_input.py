@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +11,10 @@ import pyarrow.compute as pc
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
-from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, SIGNS, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform
-from snapshot.staging.stage import change_file_schema
+from snapshot.staging.stage import UNKNOWN_KIND, UNKNOWN_SIGN, change_file_schema
 
 _CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 _TASK_SHIFT = 33
@@ -41,14 +42,40 @@ def prepare_batches(
         if spec.has_key:
             columns[KIND] = pa.repeat(pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), batch.num_rows)
             columns[SEQ] = pa.array(np.arange(row, row + batch.num_rows))
-            if CHANGE_TYPE in names:
-                given = batch.column(names[CHANGE_TYPE])
-                columns[KIND] = _kinds(given)
+            marks = marks_in(batch.schema.names, spec)
+            if marks is not None:
+                columns[KIND] = _kinds(batch.column(names[marks.column.lower()]), marks)
                 if not preimages:
-                    keep = pc.fill_null(pc.not_equal(given, RowKind.UPDATE_BEFORE.change_type), fill_value=True)
+                    keep = pc.not_equal(columns[KIND], int(RowKind.UPDATE_BEFORE))
         row += batch.num_rows
         shaped = pa.RecordBatch.from_pydict(columns)
         yield conform(shaped if keep is None else shaped.filter(keep), target)
+
+
+@dataclass(frozen=True)
+class KindMarks:
+    """Where the rows of a write have their kinds.
+
+    Attributes:
+        column: the column with the kinds.
+        names: the name of each kind, by its number.
+        unknown: what stands for a kind with another name, which is refused.
+    """
+
+    column: str
+    names: tuple[str, str, str, str]
+    unknown: int
+
+
+def marks_in(names: Sequence[str], spec: TableSpec) -> KindMarks | None:
+    """Return where rows with these columns have their kinds: in ``_change_type``, or as option ``rowkind.field`` says.
+
+    Returns:
+        The column and the names of kinds; None if every row is an upsert.
+    """
+    if CHANGE_TYPE in {name.lower() for name in names}:
+        return KindMarks(CHANGE_TYPE, CHANGE_TYPE_NAMES, UNKNOWN_KIND)
+    return KindMarks(spec.rowkind_field, SIGNS, UNKNOWN_SIGN) if spec.rowkind_field else None
 
 
 def check_names(names: Sequence[str], spec: TableSpec) -> None:
@@ -133,8 +160,8 @@ def deletes_reader(keys: pa.RecordBatchReader, spec: TableSpec, kept: Sequence[s
     return pa.RecordBatchReader.from_batches(deletes_of(keys.schema.empty_table(), spec, kept).schema, batches)
 
 
-def _kinds(change_types: pa.Array) -> pa.Array:
-    """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; as ``frame_input.prepare_changes`` does."""
-    number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())
+def _kinds(given: pa.Array, marks: KindMarks) -> pa.Array:
+    """Map names of kinds to row kinds for writing; as ``frame_input.prepare_changes`` does."""
+    number = pc.fill_null(pc.index_in(given, pa.array(marks.names)), marks.unknown).cast(pa.int8())
     insert = pa.scalar(int(RowKind.INSERT), pa.int8())
     return pc.if_else(pc.equal(number, insert), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), number)

@@ -18,7 +18,7 @@ from snapshot.row_kind import CHANGE_TYPE, KIND, RowKind
 from snapshot.schema.spark_types import as_nullable, can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import SEQ
-from snapshot.staging.stage import UNKNOWN_KIND, StagedFile, Stager, StagesRows
+from snapshot.staging.stage import StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.connect import arrow_frame
 from tablestore.spark.python_worker import begin_task
@@ -82,15 +82,17 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
     """
     given = check_columns(frame.schema, spec)
     change_type = given[CHANGE_TYPE].name if CHANGE_TYPE in given else None
-    if change_type and not preimages:
-        frame = frame.where(~F.col(change_type).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
+    marks = arrow_input.marks_in(frame.columns, spec)
+    if marks is not None and not preimages:
+        before = marks.names[RowKind.UPDATE_BEFORE]
+        frame = frame.where(~F.col(backquoted(given[marks.column.lower()].name)).eqNullSafe(before))
     found = [given.get(field.name.lower()) for field in spec.schema.fields]
     if [f and (f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in spec.schema.fields]:
         frame = frame.select(*table_columns(frame.schema, spec), *([F.col(change_type)] if change_type else []))
     # SQL expressions, because each call on a Column object makes several round trips to Spark's JVM.
     shaped = frame.selectExpr(
         *map(backquoted, spec.schema.names),
-        *([f"{_kind_of(change_type)} AS {KIND}"] if change_type else []),
+        *([f"{_kind_of(marks)} AS {KIND}"] if marks is not None else []),
         f"monotonically_increasing_id() AS {SEQ}",
     )
     return by_buckets(shaped, spec, buckets)
@@ -103,11 +105,11 @@ def by_buckets(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
     return frame.repartitionById(partitions, F.expr(f"pmod(pmod(hash({keys}), {buckets}), {partitions})"))
 
 
-def _kind_of(change_type: str) -> str:
-    """Return SQL that maps ``_change_type`` to a row kind for writing: inserts and postimages become upserts."""
+def _kind_of(marks: arrow_input.KindMarks) -> str:
+    """Return SQL that maps names of kinds to row kinds for writing: inserts and postimages become upserts."""
     kinds = {kind: kind for kind in RowKind} | {RowKind.INSERT: RowKind.UPDATE_AFTER}
-    cases = " ".join(f"WHEN {text_literal(kind.change_type)} THEN {_byte(sets)}" for kind, sets in kinds.items())
-    return f"CASE {backquoted(change_type)} {cases} ELSE {_byte(UNKNOWN_KIND)} END"
+    cases = " ".join(f"WHEN {text_literal(marks.names[kind])} THEN {_byte(sets)}" for kind, sets in kinds.items())
+    return f"CASE {backquoted(marks.column)} {cases} ELSE {_byte(marks.unknown)} END"
 
 
 def _byte(number: int) -> str:

@@ -20,7 +20,6 @@ from tablestore.table.store import TableStore
 
 _ROWKIND: Final = "rowkind"
 _BEFORE: Final = "_before"
-_SIGNS: Final = {RowKind.INSERT: "+I", RowKind.UPDATE_BEFORE: "-U", RowKind.UPDATE_AFTER: "+U", RowKind.DELETE: "-D"}
 
 
 def past_changes(table: TableStore, *, paired: bool) -> DataFrame:
@@ -61,7 +60,7 @@ def _with_kinds(changes: DataFrame, table: TableStore, *, paired: bool) -> DataF
     if _ROWKIND in map(str.lower, names):
         msg = f"table {table.path!r}: its changes have a column '{_ROWKIND}', and so has the table: rename that."
         raise InvalidInputError(msg)
-    kinds = [F.when(F.col(CHANGE_TYPE) == kind.change_type, F.lit(sign)) for kind, sign in _SIGNS.items()]
+    kinds = [F.when(F.col(CHANGE_TYPE) == kind.change_type, F.lit(kind.sign)) for kind in RowKind]
     changes = changes.withColumn(CHANGE_TYPE, F.coalesce(*kinds))
     columns = [F.col(backquoted(name)) for name in names]
     if paired:
@@ -84,8 +83,8 @@ def _paired(
     version, kind = F.col(COMMIT_VERSION), F.col(CHANGE_TYPE)
     row = F.struct(version.alias("version"), kind.alias("kind"), F.struct(*columns).alias("row"))
     ordered = Window.partitionBy(*keys).orderBy(version, kind.desc())
-    changes = changes.withColumn(_BEFORE, F.lag(row).over(ordered)).where(kind != _SIGNS[RowKind.UPDATE_BEFORE])
-    before, update = F.col(_BEFORE), _SIGNS[RowKind.UPDATE_BEFORE]
+    changes = changes.withColumn(_BEFORE, F.lag(row).over(ordered)).where(kind != RowKind.UPDATE_BEFORE.sign)
+    before, update = F.col(_BEFORE), RowKind.UPDATE_BEFORE.sign
     is_pair = (F.col(f"{_BEFORE}.kind") == update) & (F.col(f"{_BEFORE}.version") == version)
     return changes, [
         F.when(is_pair, F.array(before["row"].getField(name), column)).otherwise(one).alias(name)

@@ -1,0 +1,94 @@
+"""Option ``rowkind.field``: a column says the kind of each row, in every way to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.errors import InvalidInputError
+from tablestore import LocalTable, TableStore, open_local
+
+COLUMNS = "k int, v string, kind string"
+FIRST = [(1, "a", "+I"), (2, "b", "+U"), (3, "c", "+I")]
+SECOND = [(1, "x", "-U"), (1, "z", "+U"), (2, None, "-D"), (4, "d", "-D")]
+LEFT = [(1, "z", "+U"), (3, "c", "+I")]
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> TableStore:
+    return TableStore.create(
+        spark, tmp_path / "t", COLUMNS, primary_key=["k"], options={"rowkind.field": "kind", "bucket": 2}
+    )
+
+
+def local(table: TableStore, frame: DataFrame) -> None:
+    opened: LocalTable = open_local(table.path)
+    with opened:
+        opened.write(frame.toArrow())
+
+
+def streamed(table: TableStore, frame: DataFrame) -> None:
+    folder = Path(table.path).parent
+    source = folder / f"rows-{len(table.snapshots())}"
+    frame.coalesce(1).write.parquet(str(source))
+    rows = frame.sparkSession.readStream.schema(frame.schema).parquet(str(source))
+    query = table.write_stream(rows, checkpoint=folder / f"c{source.name}", trigger={"availableNow": True})
+    assert query.awaitTermination(60)
+
+
+WAYS: dict[str, Callable[[TableStore, DataFrame], Any]] = {
+    "rows": lambda table, frame: table.write(frame),
+    "job": lambda table, frame: table.write(frame.repartition(3, "k").sortWithinPartitions("v")),
+    "format": lambda table, frame: frame.coalesce(1).write.format("tablestore").mode("append").save(table.path),
+    "local": local,
+    "streamed": streamed,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_are_upserts_and_deletes_by_their_column(spark: SparkSession, table: TableStore, way: str) -> None:
+    for rows in (FIRST, SECOND):
+        WAYS[way](table, spark.createDataFrame(rows, COLUMNS))
+    assert sorted(map(tuple, table.read().collect())) == LEFT
+
+
+def test_a_change_type_comes_first_and_verbs_are_as_ever(spark: SparkSession, table: TableStore) -> None:
+    table.write(spark.createDataFrame([*FIRST, (4, "d", "+I")], COLUMNS))
+    table.write(spark.createDataFrame([(1, "e", "-D", "insert")], f"{COLUMNS}, _change_type string"))
+    table.delete("k = 2")
+    table.delete([{"k": 3}])
+    table.update("k = 4", {"kind": "'-D'"})
+    assert sorted(map(tuple, table.read().collect())) == [(1, "e", "-D"), (4, "d", "-D")]
+
+
+@pytest.mark.parametrize("kind", [None, "insert", ""])
+@pytest.mark.parametrize("way", ["rows", "job", "local"])
+def test_another_kind_is_refused(spark: SparkSession, table: TableStore, way: str, kind: str | None) -> None:
+    with pytest.raises(InvalidInputError, match=r"'rowkind.field' names must be one of \+I, -U, \+U, -D; 1 of 1 rows"):
+        WAYS[way](table, spark.createDataFrame([(1, "a", kind)], COLUMNS))
+    assert table.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "field", "reason"),
+    [
+        ("k int, kind int", "k", "kind", "column 'kind' has type int32; expected STRING"),
+        ("k int, v string", "k", "kind", "there is no column 'kind'"),
+        ("k string, v string", "k", "k", "column 'k' is in the primary key"),
+        ("k int, kind string", "", "kind", "option 'rowkind.field' needs a primary key"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_refused(
+    spark: SparkSession, tmp_path: Path, columns: str, key: str, field: str, reason: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        TableStore.create(spark, tmp_path / "t", columns, primary_key=[*key], options={"rowkind.field": field})
+
+
+def test_the_column_stays(table: TableStore) -> None:
+    with pytest.raises(InvalidInputError, match=r"option 'rowkind\.field' names it"):
+        table.alter.drop_column("kind")
