@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
+from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -35,6 +37,7 @@ from sqlglot import exp
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spark_types import arrow_schema, as_nullable, can_widen
 from tablestore.connectors.option_names import Connector
 from tablestore.connectors.spark.partition_watermarks import check_partitions, partitions_noted
@@ -65,6 +68,8 @@ from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
+_OWN_ERROR = re.compile(rf"{InvalidInputError.__module__}\.{InvalidInputError.__name__}: (.*)", re.DOTALL)
+"""The message of an error that Python code in a task of Spark has raised."""
 
 
 def _planned(scope: Scope, query: Query) -> Relation | DataFrame:
@@ -104,7 +109,8 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
         frame = planned.frame
     if not frame.isStreaming:
         # Tasks write at the same time, so rows in the order of the statement are written by one.
-        table.write(frame.coalesce(1) if _has_order(statement, made) else frame)
+        with _own_errors():
+            table.write(frame.coalesce(1) if _has_order(statement, made) else frame)
         return None
     checkpoint = _checkpoint(scope, statement)
     check_partitions(checkpoint, read)
@@ -117,6 +123,22 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
             query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
             transform=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
         )
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise an error of this program in a task of Spark as it was raised there.
+
+    Raises:
+        InvalidInputError: a task raised one.
+    """
+    try:
+        yield
+    except PythonException as error:
+        found = _OWN_ERROR.search(str(error))
+        if found is None:
+            raise
+        raise InvalidInputError(found[1].strip()) from error
 
 
 def create_table_as(scope: Scope, statement: CreateTableAs) -> StreamingQuery | None:
@@ -434,8 +456,10 @@ def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFr
 
     In Avro, a nullable column has another type than a required one: a union with null. Spark infers nullability by
     itself, for example that a count is never NULL, so without this step it could write another type than the table
-    declares. Key columns keep the frame's nullability, since the sink checks them.
+    declares. Key columns keep the frame's nullability, since the sink checks them. So does a store table all columns.
     """
+    if connector_of(made) is None:
+        return frame
     given = {field.name: field for field in frame.schema}
     fields = []
     for column in targets:
@@ -443,13 +467,14 @@ def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFr
         fields.append(StructField(column.name, column.type.spark, nullable))
     fields += [field for field in frame.schema if field.name not in {column.name for column in targets}]
     schema = StructType(fields)
-    is_free = all(column.type.nullable or column.name in made.primary_key for column in targets)
-    if _nullability(schema) == _nullability(frame.schema) or (connector_of(made) is None and is_free):
+    if _nullability(schema) == _nullability(frame.schema):
         return frame
     required = tuple(
         column.name for column in targets if not column.type.nullable and column.name not in made.primary_key
     )
     name = made.name
+    nested = [field for field in fields if isinstance(field.dataType, ArrayType | MapType | StructType)]
+    declared = arrow_schema(StructType(nested))
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -459,6 +484,7 @@ def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFr
                         f"table '{name}': column '{column}' is NOT NULL, and a row has NULL there. Nothing is written."
                     )
                     raise InvalidInputError(msg)
+            refuse_nested_nulls(batch, declared)
             yield batch
 
     return frame.mapInArrow(shipped(held), schema)

@@ -131,6 +131,20 @@ def test_what_is_not_null_within_a_column_is_never_null(catalog: Catalog, key: s
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (k) NOT ENFORCED"])
+def test_a_null_in_a_column_that_is_not_null_is_named(catalog: Catalog, key: str) -> None:
+    """Also where other columns are NOT NULL within, whose NULLs must not become zeros."""
+    catalog.sql(f"CREATE TABLE strict (k INT NOT NULL, l ARRAY<INT NOT NULL> NOT NULL, n INT NOT NULL{key})")
+    catalog.sql("CREATE TABLE loose (k INT, l ARRAY<INT>, n INT); INSERT INTO loose VALUES (1, ARRAY[2], 3)")
+    catalog.sql("INSERT INTO strict SELECT * FROM loose")
+    for column, values in (("n", "2, ARRAY[1], CAST(NULL AS INT)"), ("l", "2, CAST(NULL AS ARRAY<INT>), 1")):
+        with pytest.raises(InvalidInputError, match=f"^NOT NULL column '{column}' must not contain NULL; 1 of 1 rows"):
+            catalog.sql(f"INSERT INTO strict VALUES ({values})")
+    with pytest.raises(InvalidInputError, match=r"^NOT NULL field 'l\.element' must not contain NULL"):
+        catalog.sql("INSERT INTO strict VALUES (2, ARRAY[CAST(NULL AS INT)], 1)")
+    assert rows(catalog, "SELECT * FROM strict") == [(1, [2], 3)]
+
+
 def test_fields_of_rows_change_by_their_new_type(catalog: Catalog) -> None:
     """Fields are widened, added, dropped and moved; of a dropped one that is added again nothing is left."""
     catalog.sql(

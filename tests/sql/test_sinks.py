@@ -287,3 +287,17 @@ def test_delete_removes_rows_also_where_deletes_of_streams_are_ignored(catalog: 
     assert rows(catalog, "SELECT k FROM kept") == [(2,)]
     catalog.sql("TRUNCATE TABLE kept")
     assert rows(catalog, "SELECT k FROM kept") == []
+
+
+def test_a_null_in_a_column_of_a_connector_that_is_not_null_is_named(catalog: Catalog, wire: Wire) -> None:
+    wire.make("strict_topic")
+    catalog.sql(
+        "CREATE TABLE strict (l ARRAY<INT NOT NULL>, n INT NOT NULL) WITH ('connector' = 'kafka', 'format' = 'json', "
+        "'topic' = 'strict_topic', 'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset')"
+    )
+    with pytest.raises(InvalidInputError, match=r"^table 'strict': column 'n' is NOT NULL, and a row has NULL there"):
+        catalog.sql("INSERT INTO strict VALUES (ARRAY[1], CAST(NULL AS INT))")
+    with pytest.raises(InvalidInputError, match=r"^NOT NULL field 'l\.element' must not contain NULL"):
+        catalog.sql("INSERT INTO strict VALUES (ARRAY[1, CAST(NULL AS INT)], 1)")
+    catalog.sql("INSERT INTO strict VALUES (ARRAY[1], 2), (CAST(NULL AS ARRAY<INT>), 3)")
+    assert rows(catalog, "SELECT * FROM strict") == [(None, 3), ([1], 2)]
