@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
+from deltalake import Schema
+
+from snapshot.delta import entries
 from snapshot.delta.entries import entry_of, parse_commit
 from snapshot.delta.native_errors import plain
 from snapshot.disk import NO_ROOM
@@ -67,6 +74,37 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
             raise ConflictError(msg) from cause
     msg = f"{storage.root}: commit of version {version} got no answer: {cause}"
     raise OutcomeUnknownError(msg) from cause
+
+
+def put_first(
+    storage: Storage,
+    schema: pa.Schema,
+    *,
+    partition_by: Sequence[str],
+    configuration: Mapping[str, str],
+    info: Mapping[str, Any],
+) -> None:
+    """Create a table with timestamps without a zone in a map, whose feature delta-rs would not list.
+
+    Raises:
+        AlreadyExistsError: a Delta table exists already.
+        TableStoreError: as in ``land``.
+    """
+    now_ms = int(time.time() * 1000)
+    more = ("appendOnly",) if configuration.get("delta.appendOnly") == "true" else ()
+    made = entries.metadata(
+        table_id=str(uuid.uuid4()),
+        schema_json=Schema.from_arrow(schema).to_json(),
+        partition_by=partition_by,
+        configuration=configuration,
+        created_ms=now_ms,
+    )
+    text = entries.entry([entries.commit_info(now_ms, "CREATE TABLE", info), entries.ntz_protocol((), more), made])
+    try:
+        land(storage, 0, text)
+    except ConflictError as error:
+        msg = f"{storage.root}: a Delta table exists already; nothing was changed."
+        raise AlreadyExistsError(msg) from error
 
 
 def withdraw(storage: Storage, version: int, text: bytes) -> None:

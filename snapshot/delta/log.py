@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
-from snapshot.delta.land import land, was_created, withdraw
+from snapshot.delta.land import land, put_first, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
 from snapshot.delta.protocol import check_readable, check_writable, has_local_time, without_invariants
@@ -74,11 +74,14 @@ class DeltaLog:
             UnavailableError: a file system operation failed; nothing was created.
             OutcomeUnknownError: the file system does not respond; the table may or may not exist.
         """
-        commit_id = uuid.uuid4().hex
+        commit_id, columns = uuid.uuid4().hex, without_invariants(schema)
+        if any(has_local_time(each, in_map=True) for each in schema.types):
+            put_first(storage, columns, partition_by=partition_by, configuration=configuration, info=info)
+            return cls(storage)
         try:
             DeltaTable.create(
                 storage.root,
-                without_invariants(schema),
+                columns,
                 mode="error",
                 partition_by=list(partition_by),
                 configuration=dict(configuration),

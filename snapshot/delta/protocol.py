@@ -208,8 +208,9 @@ def without_invariants(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def has_local_time(data_type: pa.DataType) -> bool:
-    """Return whether a type contains a timestamp without a zone."""
+def has_local_time(data_type: pa.DataType, *, in_map: bool = False) -> bool:
+    """Return whether a type contains a timestamp without a zone; with ``in_map``, only whether a map does."""
     if pa.types.is_timestamp(data_type):
-        return data_type.tz is None
-    return any(has_local_time(data_type.field(number).type) for number in range(data_type.num_fields))
+        return data_type.tz is None and not in_map
+    in_map = in_map and not pa.types.is_map(data_type)
+    return any(has_local_time(data_type.field(number).type, in_map=in_map) for number in range(data_type.num_fields))
