@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from snapshot.errors import CorruptedError, TableReplacedError, UnavailableError
@@ -121,12 +122,15 @@ class LogIndex:
             The snapshot's entry.
 
         Raises:
+            TableReplacedError: the table was dropped and created again.
             TableStoreError: the file system failed to write it, or the entry that is there cannot be read.
         """
-        name = _name(entry.snapshot)
-        if replaces:
-            self._storage.put(name, entry.to_json())
-        elif not self._storage.put_new(name, entry.to_json()):
+        name = f"{INDEX}/{_name(entry.snapshot)}"
+        with self._own_folder() as folder:
+            if replaces:
+                self._table.put(name, entry.to_json(), folder)
+            is_put = replaces or self._table.put_new(name, entry.to_json(), folder)
+        if not is_put:
             listed = self.get(entry.snapshot)
             if listed is None or (listed.commit, listed.topic) != (entry.commit, entry.topic):
                 return self.put(entry)
@@ -197,10 +201,29 @@ class LogIndex:
         """Return the snapshot ids of all entries, oldest first."""
         return [int(name[:-5]) for name in self._storage.names() if name.endswith(".json") and name[:-5].isdigit()]
 
-    def delete(self, snapshots: list[int], folder: int | None = None) -> None:
-        """Delete entries that no reader needs any more or that are wrong; ``folder`` is as for ``Storage.delete``."""
+    def delete(self, snapshots: list[int]) -> None:
+        """Delete entries that no reader needs any more or that are wrong.
+
+        Raises:
+            TableReplacedError: the table was dropped and created again.
+            UnavailableError: the file system failed.
+        """
         self._latest = None
-        self._table.delete(*(f"{INDEX}/{_name(snapshot)}" for snapshot in snapshots), folder=folder)
+        if snapshots:
+            with self._own_folder() as folder:
+                self._table.delete(*(f"{INDEX}/{_name(snapshot)}" for snapshot in snapshots), folder=folder)
+
+    @contextmanager
+    def _own_folder(self) -> Iterator[int | None]:
+        """Open the folder of the table for ``Storage.put`` and the like; it is no other table's.
+
+        Entries have the same names in a table that is created again at the path.
+        """
+        with self._table.opened() as folder:
+            if folder is not None:
+                # This looks at the table that is at the path now, after the folder was opened.
+                self._oldest()
+            yield folder
 
 
 def _last_without_gap(snapshots: list[int]) -> int:

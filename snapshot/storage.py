@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.errors import InvalidInputError, UnavailableError
+from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """By scheme, packages of fsspec file systems that can create a file only if it is absent, in one atomic request."""
@@ -125,47 +125,50 @@ class Storage:
             except FileNotFoundError:
                 return None
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes, folder: int | None = None) -> None:
         """Write a small file atomically, replacing an existing one.
 
+        Args:
+            name: the file.
+            data: its content.
+            folder: as for ``delete``.
+
         Raises:
+            NotFoundError: the opened ``folder`` was removed.
             UnavailableError: the file system refused.
         """
-        target = self.path(name)
-        with _answering(target, "written"):
+        with self._writing(name, folder):
             if not self.is_local:
-                self.filesystem.pipe_file(target, data)
+                self.filesystem.pipe_file(self.path(name), data)
                 return
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(f"{target}.{uuid.uuid4().hex}.tmp")
-            try:
-                draft.write_bytes(data)
-                draft.replace(target)
-            except OSError:
-                with suppress(OSError):
-                    draft.unlink(missing_ok=True)
-                raise
+            target = self._within(name, folder)
+            with _draft(target, data, folder) as draft:
+                os.replace(draft, target, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def put_new(self, name: str, data: bytes) -> bool:
+    def put_new(self, name: str, data: bytes, folder: int | None = None) -> bool:
         """Write a small file if it is absent; of several concurrent writers, exactly one succeeds.
 
         A client that repeats a request whose response was lost gets "the file exists", although it created the
         file itself. So a file with the same content counts as created by this call: include an id in the content.
 
+        Args:
+            name: the file.
+            data: its content.
+            folder: as for ``delete``.
+
         Returns:
             Whether this call created the file.
 
         Raises:
+            NotFoundError: the opened ``folder`` was removed.
             UnavailableError: the file system refused.
         """
-        target = self.path(name)
-        with _answering(target, "written"):
+        with self._writing(name, folder):
             try:
                 if not self.is_local:
-                    self.filesystem.pipe_file(target, data, mode="create")
+                    self.filesystem.pipe_file(self.path(name), data, mode="create")
                     return True
-                Path(target).parent.mkdir(parents=True, exist_ok=True)
-                return _link_new(Path(target), data)
+                return _link_new(self._within(name, folder), data, folder)
             except FileExistsError:
                 pass
             except OSError as error:
@@ -263,15 +266,22 @@ class Storage:
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:
-        """Open this folder for ``delete``, which then removes nothing from a folder that has replaced it.
+        """Open this folder for ``put``, ``put_new`` and ``delete``, which then touch no folder that has replaced it.
 
         Object stores have no folders; there, this returns None.
+
+        Raises:
+            NotFoundError: there is no folder.
+            UnavailableError: the file system refused.
         """
         if not self.is_local:
             yield None
             return
         with _answering(self.path(), "opened"):
-            descriptor = os.open(self.path(), os.O_RDONLY)
+            try:
+                descriptor = os.open(self.path(), os.O_RDONLY)
+            except FileNotFoundError as error:
+                raise _dropped(self.root) from error
         try:
             yield descriptor
         finally:
@@ -299,6 +309,20 @@ class Storage:
                     continue
             removed += 1
         return removed
+
+    def _within(self, name: str, folder: int | None) -> str:
+        """Return the path of a file of a local folder; relative to the opened ``folder`` if there is one."""
+        return self.path(name) if folder is None else name
+
+    @contextmanager
+    def _writing(self, name: str, folder: int | None) -> Iterator[None]:
+        with _answering(self.path(name), "written"):
+            try:
+                yield
+            except FileNotFoundError as error:
+                if folder is None:
+                    raise
+                raise _dropped(self.root) from error
 
     def copy(self, source: str, name: str) -> None:
         """Copy a file.
@@ -384,30 +408,49 @@ def _is_precondition(error: OSError) -> bool:
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
-def _link_new(target: Path, data: bytes) -> bool:
+def _dropped(root: str) -> NotFoundError:
+    return NotFoundError(f"{root}: there is no such folder: what was in it was dropped or moved.")
+
+
+@contextmanager
+def _draft(target: str, data: bytes, folder: int | None) -> Iterator[str]:
+    """Write a local file's content under a name of its own, which is gone when the block ends."""
+    above = posixpath.dirname(target)
+    if folder is None:
+        os.makedirs(above, exist_ok=True)  # noqa: PTH103 - as below, where pathlib has no open folders
+    elif above:
+        with suppress(FileExistsError):
+            os.mkdir(above, dir_fd=folder)
+    draft = f"{target}.{uuid.uuid4().hex}.tmp"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(draft, flags, 0o666, dir_fd=folder), "wb") as file:
+            file.write(data)
+        yield draft
+    finally:
+        # The draft no longer matters for the outcome; ``remove_orphans`` removes one that stays behind.
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+
+
+def _link_new(target: str, data: bytes, folder: int | None) -> bool:
     """Create a local file with its whole content if it is absent; of several processes, exactly one succeeds.
 
     Unlike a rename, a hard link fails if the target exists. The error alone does not decide: a network file system
     retries a request whose response was lost, and then fails on the link it has created itself. So on an error, the
     target is compared with the draft.
     """
-    draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        draft.write_bytes(data)
+    with _draft(target, data, folder) as draft:
         try:
-            os.link(draft, target)
+            os.link(draft, target, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
-            if not _is_same(draft, target):
+            if not _is_same(draft, target, folder):
                 raise
-        return True
-    finally:
-        # The draft no longer matters for the outcome; ``remove_orphans`` removes one that stays behind.
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+    return True
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(one: str, other: str, folder: int | None) -> bool:
     try:
-        return one.samefile(other)
+        return os.path.samestat(os.stat(one, dir_fd=folder), os.stat(other, dir_fd=folder))
     except OSError:
         return False

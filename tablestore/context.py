@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,6 +94,21 @@ class TableContext:
         if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
             msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table again."
             raise TableReplacedError(msg)
+
+    @contextmanager
+    def own_folder(self) -> Iterator[int | None]:
+        """Open the table's folder for ``Storage.put`` and the like; it is that of no other table.
+
+        Entries of logs and index, consumers and tags have the same names in a table that is created again at the path.
+
+        Raises:
+            NotFoundError: the table was dropped.
+            TableReplacedError: the table was dropped and created again.
+        """
+        with self.files.storage.opened() as folder:
+            # This looks at the table that is at the path now, after the folder was opened.
+            self.check_same()
+            yield folder
 
     def check_log(self, watch: LogWatch) -> None:
         """Check by its watch that the table's log still exists.

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
+from snapshot.delta.forked import check_process
 from snapshot.delta.land import land, put_first, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
@@ -36,6 +37,7 @@ from snapshot.errors import (
     TableStoreError,
     UnavailableError,
 )
+from snapshot.messages import counted
 from snapshot.storage import Storage
 
 __all__ = ["Commit", "DataFile", "DeltaLog"]
@@ -74,6 +76,7 @@ class DeltaLog:
             UnavailableError: a file system operation failed; nothing was created.
             OutcomeUnknownError: the file system does not respond; the table may or may not exist.
         """
+        check_process()
         commit_id, columns = uuid.uuid4().hex, without_invariants(schema)
         if any(has_local_time(each, in_map=True) for each in schema.types):
             put_first(storage, columns, partition_by=partition_by, configuration=configuration, info=info)
@@ -100,6 +103,7 @@ class DeltaLog:
 
     def exists(self) -> bool:
         """Return whether the Delta table exists."""
+        check_process()
         with delta_errors(self.storage.root):
             return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
 
@@ -257,7 +261,8 @@ class DeltaLog:
 
         Raises:
             ConflictError: another commit has taken the version; this one has not landed.
-            DataLostError: another writer has replaced this object's last commit; nothing was committed.
+            DataLostError: another writer has replaced this object's last commit, or the files are gone; nothing was
+                committed.
             TableReplacedError: the table was dropped and created again.
             InvalidInputError: the table requires a writer feature that this program does not support.
             UnavailableError: the file system is full; the version was not committed.
@@ -268,6 +273,7 @@ class DeltaLog:
         actions += [entries.transaction(name, number, now_ms) for name, number in transactions]
         actions += [entries.remove(f, now_ms, data_change=data_change) for f in remove]
         actions += [entries.add(f, now_ms, data_change=data_change) for f in add]
+        self._check_there({*(f.path for f in add), *(each["path"] for each in info.get("changes") or ())})
         return self._put(version, actions, state)
 
     def alter(
@@ -314,7 +320,25 @@ class DeltaLog:
         )
         actions += [entries.remove(f, now_ms) for f in remove]
         actions += [entries.add(f, now_ms) for f in add]
+        self._check_there({f.path for f in add})
         return self._put(version, actions, state)
+
+    def _check_there(self, paths: set[str]) -> None:
+        """Check that the files of a commit have not been removed as orphans, because it took so long to get here.
+
+        Not on an object store, where each file would cost a request.
+
+        Raises:
+            DataLostError: files are gone.
+        """
+        gone = sorted(path for path in paths if self.storage.is_local and not self.storage.exists(path))
+        if gone:
+            msg = (
+                f"{self.storage.root}: {counted(len(gone), 'file')} of this commit, such as {gone[0]}, are gone: "
+                "others removed them as orphans, since this took longer than the 'older_than' of remove_orphans(). "
+                "Nothing was committed; do it again."
+            )
+            raise DataLostError(msg)
 
     def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: DeltaState) -> Commit:
         """Put the entry of a version, and a checkpoint after it if one is due.
@@ -394,6 +418,7 @@ class DeltaLog:
         Raises:
             ConflictError: it is not.
         """
+        check_process()
         # The last state is sufficient if it is the previous version: if it is outdated, putting the version fails. It
         # must belong to this table; otherwise the entry would land in a table created at the path since.
         state = self._state
@@ -407,6 +432,7 @@ class DeltaLog:
 
     def _fresh(self) -> DeltaState:
         """Follow the log to its end, one entry at a time; the cost does not depend on the length of the log."""
+        check_process()
         state = self._state
         if state is None:
             return self._load()

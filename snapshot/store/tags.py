@@ -80,6 +80,7 @@ class Tags:
 
     def __init__(self, table: Storage) -> None:
         """Refer to the tags of the table in the folder ``table``."""
+        self._table = table
         self._storage = table.child(TAGS)
 
     def hold(self, tag: Tag) -> str:
@@ -141,9 +142,9 @@ class Tags:
         """Return a tag of a snapshot, if it has one."""
         return next((tag for tag in self.all() if tag.snapshot.id == snapshot), None)
 
-    def delete(self, name: str) -> None:
-        """Remove a tag if it exists; the snapshot's files stay."""
-        self._storage.delete(_file(name))
+    def delete(self, name: str, folder: int | None = None) -> None:
+        """Remove a tag if it exists; its files stay. ``folder`` is the table's, as for ``Storage.delete``."""
+        self._table.delete(f"{TAGS}/{_file(name)}", folder=folder)
 
 
 def check_name(name: str, what: str) -> None:

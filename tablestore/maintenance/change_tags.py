@@ -80,16 +80,22 @@ def _put(table: TableContext, tag: Tag, hold: str) -> None:
 def delete_tag(table: TableContext, name: str) -> Tag:
     """Delete a tag and, if its snapshot has expired, the files that only the tag kept.
 
-    1. Delete the tag. A crash after this step leaves orphan files, which ``remove_orphans()`` removes.
-    2. Delete those files.
+    1. Delete the tag. A crash after this step leaves files, which the next expiry or ``remove_orphans()`` removes.
+    2. Delete those files. If that fails, the tag is gone all the same, so it is a warning.
 
     Raises:
         NotFoundError: there is no such tag.
+        TableReplacedError: the table was dropped and created again; a tag of the new table stays.
     """
-    tag = table.files.tags.get(name)
     # Step 1.
-    table.files.tags.delete(name)
+    with table.own_folder() as folder:
+        tag = table.files.tags.get(name)
+        table.files.tags.delete(name, folder)
+
+    def remove_files() -> None:
+        if tag.snapshot.id < table.files.oldest():
+            remove_garbage(table.files, unneeded_of(table.files, tag), lambda _: None)
+
     # Step 2.
-    if tag.snapshot.id < table.files.oldest():
-        remove_garbage(table.files, unneeded_of(table.files, tag), lambda _: None)
+    after_write(f"tag {name!r}", "removing its files, which expiry or remove_orphans() does later,", remove_files)
     return tag

@@ -170,14 +170,15 @@ def expire(
     before = files.oldest()
     consumers = Consumers(files.storage)
     stale = _stale(table, consumers.all())
-    if not dry_run:
-        for consumer in stale:
-            consumers.delete(consumer.name)
+    if stale and not dry_run:
+        with table.own_folder() as folder:
+            consumers.delete(*(consumer.name for consumer in stale), folder=folder)
     active = [consumer for consumer in consumers.all() if consumer not in stale]
     oldest, held_by = _decide(table, before, rules, active)
     # Step 2.
     if oldest > before and not dry_run:
-        announcement = consumers.announce(oldest, table.spec.table_id)
+        with table.own_folder() as folder:
+            announcement = consumers.announce(oldest, table.spec.table_id, folder)
         # A consumer that is not seen here was written later, and sees the announcement or the commit.
         active = [consumer for consumer in consumers.all() if consumer not in stale]
         oldest, held_by = _held(table, before, oldest, active) or (oldest, held_by)
@@ -318,11 +319,9 @@ def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None)
         return _counted(report, len(existing), sum(file.size for file in existing), len(entries), len(index))
     # Step 3.
     removed, size = remove_garbage(files, garbage, meter)
-    # What follows has the same names in a table that is created again at the path.
-    with files.storage.opened() as folder:
-        table.check_same()
+    with table.own_folder() as folder:
         # Step 4.
-        table.index.delete(index, folder)
+        table.index.delete(index)
         meter(len(index))
         # Step 5.
         for name in entries:

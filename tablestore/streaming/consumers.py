@@ -56,9 +56,19 @@ class Consumers:
 
     def __init__(self, table: Storage) -> None:
         """Open the consumers of the table in folder ``table``."""
+        self._table = table
         self._storage = table.child(CONSUMERS)
 
-    def put(self, name: str, snapshot: int, *, begun: bool = True, table: str = "", commit: str = "") -> None:
+    def put(
+        self,
+        name: str,
+        snapshot: int,
+        *,
+        begun: bool = True,
+        table: str = "",
+        commit: str = "",
+        folder: int | None = None,
+    ) -> Consumer:
         """Write a consumer's progress.
 
         Args:
@@ -67,13 +77,18 @@ class Consumers:
             begun: see ``Consumer``.
             table: the table's id.
             commit: see ``Consumer``.
+            folder: the table's folder, as for ``Storage.put``.
+
+        Returns:
+            What was written.
 
         Raises:
             InvalidInputError: the name is invalid.
             UnavailableError: the file system failed.
         """
         consumer = Consumer(name, snapshot, int(time.time() * 1000), begun, table, commit)
-        self._storage.put(_file(name), json.dumps(asdict(consumer)).encode())
+        self._table.put(f"{CONSUMERS}/{_file(name)}", json.dumps(asdict(consumer)).encode(), folder)
+        return consumer
 
     def get(self, name: str) -> Consumer | None:
         """Return a consumer; None if there is none of this name."""
@@ -90,17 +105,17 @@ class Consumers:
         """Return when each consumer's file was written, by the file system's clock, in milliseconds since the epoch."""
         return {file.name.removesuffix(_SUFFIX): file.modified_ms for file in self._storage.files()}
 
-    def delete(self, name: str) -> bool:
-        """Delete a consumer, and return whether there was one."""
-        return bool(self._storage.delete(_file(name)))
+    def delete(self, *names: str, folder: int | None = None) -> int:
+        """Delete consumers; return how many there were. ``folder`` is the table's, as for ``Storage.delete``."""
+        return self._table.delete(*(f"{CONSUMERS}/{_file(name)}" for name in names), folder=folder)
 
-    def announce(self, oldest: int, table: str) -> str:
+    def announce(self, oldest: int, table: str, folder: int | None = None) -> str:
         """Announce an expiry of what is below ``oldest``; return the announcement's name for ``withdraw``.
 
         A crash leaves it; the next expiry that gets as far removes it.
         """
         name = f"{uuid.uuid4().hex}{_EXPIRING}"
-        self._storage.put(name, json.dumps({"oldest": oldest, "table": table}).encode())
+        self._table.put(f"{CONSUMERS}/{name}", json.dumps({"oldest": oldest, "table": table}).encode(), folder)
         return name
 
     def announced(self, table: str) -> int:
@@ -160,8 +175,7 @@ class ConsumerProgress:
             DataLostError: the consumer is new, and the snapshot has already expired.
             TableReplacedError: the table was dropped and created again.
         """
-        if self._put(reached, begun=False):
-            _check_kept(self._table, self._name, reached.snapshot)
+        self._put(reached, reached.snapshot, begun=False)
 
     def read(self, reached: Position) -> None:
         """Record how far the consumer has read.
@@ -173,20 +187,32 @@ class ConsumerProgress:
         now = self._clock()
         if self._told is not None and self._told[0] == reached and now - self._told[1] < self._touch_seconds:
             return
-        is_new = self._put(reached, begun=True) and self._told is None
+        self._put(reached, reached.snapshot + 1, begun=True)
         self._told = (reached, now)
-        if is_new:
-            _check_kept(self._table, self._name, reached.snapshot + 1)
 
-    def _put(self, reached: Position, *, begun: bool) -> bool:
-        """Write the progress, but not into a table that replaced this one; return whether the consumer is new."""
+    def _put(self, reached: Position, first: int, *, begun: bool) -> None:
+        """Write the progress, but not into a table that replaced this one.
+
+        A consumer that is new is removed again if the changes that it needs, from snapshot ``first`` on, have expired.
+        """
         table_id = self._table.spec.table_id
-        held = self._consumers.get(self._name)
-        if held is None or held.table != table_id:
-            # Either the consumer is new, or the table was dropped.
-            self._table.check_same()
-        self._consumers.put(self._name, reached.snapshot, begun=begun, table=table_id, commit=reached.commit)
-        return held is None
+        with self._table.files.storage.opened() as folder:
+            held = self._consumers.get(self._name)
+            if held is None or held.table != table_id:
+                # Either the consumer is new, or the table was dropped.
+                self._table.check_same()
+            written = self._consumers.put(
+                self._name, reached.snapshot, begun=begun, table=table_id, commit=reached.commit, folder=folder
+            )
+        is_new = held is None or not held.reads(table_id)
+        if not is_new or (begun and self._told is not None):
+            return
+        try:
+            _check_kept(self._table, self._name, first)
+        except DataLostError:
+            if self._consumers.get(self._name) == written:
+                self._consumers.delete(self._name)
+            raise
 
 
 def _check_kept(table: TableContext, name: str, first: int) -> None:
@@ -211,25 +237,29 @@ def reset_consumer(table: TableContext, name: str, point: Point | None) -> None:
     Raises:
         DataLostError: the changes after the snapshot expired meanwhile; the consumer stays where it was.
         NotFoundError: there is no such consumer or snapshot.
+        TableReplacedError: the table was dropped and created again.
     """
-    consumers, oldest = Consumers(table.files.storage), table.files.oldest()
-    before = consumers.get(name)
-    if before is None:
-        names = [consumer.name for consumer in consumers.all()]
-        msg = f"consumer {name!r}: table {table.path!r} has {', '.join(names) or 'no consumers'}."
-        raise NotFoundError(msg)
-    if point is None:
-        consumers.delete(name)
-    else:
+    consumers = Consumers(table.files.storage)
+    with table.own_folder() as folder:
+        oldest, before = table.files.oldest(), consumers.get(name)
+        if before is None:
+            names = [consumer.name for consumer in consumers.all()]
+            msg = f"consumer {name!r}: table {table.path!r} has {', '.join(names) or 'no consumers'}."
+            raise NotFoundError(msg)
+        if point is None:
+            consumers.delete(name, folder=folder)
+            return
         found = snapshot_at(table.files, point)
-        consumers.put(name, found.id, table=table.spec.table_id, commit=found.fingerprint)
+        consumers.put(name, found.id, table=table.spec.table_id, commit=found.fingerprint, folder=folder)
         # The changes after a tag may have expired before, and only the log may have them.
         if found.id + 1 < oldest:
             return
         try:
             _check_kept(table, name, found.id + 1)
         except DataLostError:
-            consumers.put(name, before.snapshot, begun=before.begun, table=before.table, commit=before.commit)
+            consumers.put(
+                name, before.snapshot, begun=before.begun, table=before.table, commit=before.commit, folder=folder
+            )
             raise
 
 

@@ -12,6 +12,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from log_system.base import LogPublisher, TaskRunner
 from log_system.index import IndexEntry
 from log_system.report import Progress
+from snapshot.delta.forked import check_process
 from snapshot.records import CommitId, Snapshot
 from snapshot.staging.stage import StagedFile, Stager
 from tablestore.after_write import after_write
@@ -181,6 +182,8 @@ def exclusive(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
 
     @wraps(verb)
     def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        # In a forked process, a thread that is not there may hold the lock.
+        check_process()
         with self._handle.lock:
             return verb(self, *args, **kwargs)
 

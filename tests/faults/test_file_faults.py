@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -174,16 +175,18 @@ def test_a_disk_that_is_full_when_the_index_is_written_leaves_a_snapshot_that_re
     monkeypatch.setattr(publish, "ATTEMPTS_MAX", 2)
     writer = rig.writer()
     write(writer, changes(1))
-    real = Path.write_bytes
+    real = os.open
 
-    def limited(self: Path, data: bytes) -> int:
-        if self.parent.name != INDEX:
-            return real(self, data)
-        real(self, data[:5])
+    def limited(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        descriptor = real(path, flags, *args, **kwargs)
+        if not (flags & os.O_CREAT and str(path).startswith(f"{INDEX}/")):
+            return descriptor
+        os.write(descriptor, b"half")
+        os.close(descriptor)
         raise FULL
 
     with monkeypatch.context() as full:
-        full.setattr(Path, "write_bytes", limited)
+        full.setattr(os, "open", limited)
         with pytest.raises(PublishPendingError, match=r"snapshot 2 is committed.*No space left"):
             write(writer, changes(2))
     assert not list((rig.path / "_log").glob("*.tmp"))

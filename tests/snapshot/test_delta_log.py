@@ -36,7 +36,7 @@ def make(path: Path, **configuration: str) -> DeltaLog:
     )
 
 
-def a_file(number: int, dice: random.Random) -> DataFile:
+def a_file(storage: Storage, number: int, dice: random.Random) -> DataFile:
     values: dict[str, Any] = {
         "s": dice.choice([None, "a/b", ODD]),
         "d": dice.choice([None, dt.date(1, 1, 1), dt.date(2024, 2, 29)]),
@@ -45,7 +45,9 @@ def a_file(number: int, dice: random.Random) -> DataFile:
         "at": dice.choice([None, dt.datetime(1900, 1, 1, 1, 2, 3, 999_999, dt.UTC)]),
         "f": dice.choice([None, -0.0, 1e300]),
     }
-    return DataFile(f"s={ODD}/{number}.parquet", number, number, {k: partition_text(v) for k, v in values.items()})
+    name = f"s={ODD}/{number}.parquet"
+    storage.put(name, b"")
+    return DataFile(name, number, number, {k: partition_text(v) for k, v in values.items()})
 
 
 def by_path(files: list[DataFile]) -> list[DataFile]:
@@ -62,7 +64,7 @@ def test_what_is_followed_is_what_delta_rs_reads(tmp_path: Path) -> None:
             log = dice.choice(writers)
             assert log.version() == version - 1
             gone = [held.pop(dice.randrange(len(held))) for _ in range(dice.choice([0, 0, 1, 5])) if held]
-            come = [a_file(version * 10 + number, dice) for number in range(dice.choice([0, 1, 3]))]
+            come = [a_file(log.storage, version * 10 + number, dice) for number in range(dice.choice([0, 1, 3]))]
             named = [("first", version)] if version % 7 == 0 else [("second", -version)] if version % 3 == 0 else []
             rewrites = dice.random() < 0.3
             log.commit(
@@ -110,7 +112,7 @@ def test_commits_of_other_tools_are_followed_too(tmp_path: Path) -> None:
     DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "6"})
     assert log.configuration()["delta.checkpointInterval"] == "6"
     assert log.seen(5) == (5, log.configuration())
-    log.commit(6, add=[a_file(1, random.Random(1))], info={})
+    log.commit(6, add=[a_file(log.storage, 1, random.Random(1))], info={})
     assert (tmp_path / "t" / "_delta_log" / f"{6:020d}.checkpoint.parquet").exists()
     assert len(DeltaTable(path).file_uris()) == 2
     DeltaTable(path).alter.add_feature([TableFeatures.ChangeDataFeed], allow_protocol_versions_increase=True)
@@ -126,7 +128,8 @@ def test_a_log_that_was_cut_or_damaged_under_a_handle_is_not_taken_for_its_end(t
     assert ours.version() == 0
     assert ours.transaction_version("app") is None
     for version in range(1, 46):
-        others.commit(version, add=[a_file(version, random.Random(version))], info={}, transactions=[("app", version)])
+        file = a_file(others.storage, version, random.Random(version))
+        others.commit(version, add=[file], info={}, transactions=[("app", version)])
     others.storage.delete(*entries_below(others, 44))
     assert not (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").exists()
     assert ours.transaction_version("app", fresh=False) is None

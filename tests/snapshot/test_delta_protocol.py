@@ -124,6 +124,7 @@ def test_an_append_only_table_takes_appends(tmp_path: Path) -> None:
     log = a_log(tmp_path / "t")
     DeltaTable(log.storage.root).alter.set_table_properties({"delta.appendOnly": "true"})
     file = DataFile("a.parquet", 1, 1)
+    log.storage.put(file.path, b"")
     assert log.version() == 1
     log.commit(2, add=[file], info={})
     with pytest.raises(InvalidInputError, match="appendOnly"):

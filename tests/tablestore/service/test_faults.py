@@ -89,14 +89,14 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield SmallDisk(folder)
         subprocess.run(["umount", "--lazy", folder], check=True)
         return
-    disk, real = Disk(folder), Path.write_bytes
+    disk, real = Disk(folder), os.open
 
-    def write_bytes(path: Path, data: Any) -> int:
-        if disk.is_full and path.is_relative_to(folder):
+    def refuse(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if disk.is_full and flags & os.O_CREAT:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return real(path, data)
+        return real(path, flags, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    monkeypatch.setattr(os, "open", refuse)
     yield disk
 
 

@@ -1,0 +1,30 @@
+"""Refuses processes that were forked from one that has used a table."""
+
+from __future__ import annotations
+
+import os
+
+from snapshot.errors import InvalidInputError
+
+_users: set[int] = set()
+"""The id of the process that uses delta-rs: this one, or one that it was forked from."""
+
+
+def check_process() -> None:
+    """Refuse a process that was forked from one that has used a table.
+
+    The threads of delta-rs and of the Kafka client are not in it, locks may be held forever, and what a handle knows
+    of its own commits is known to both: each would take the other's commits for its own.
+
+    Raises:
+        InvalidInputError: this is such a process.
+    """
+    process = os.getpid()
+    if not _users:
+        _users.add(process)
+    elif process not in _users:
+        msg = (
+            f"process {process} was forked from process {min(_users)} after that had used a table. Expected a new "
+            "process, as of multiprocessing.get_context('spawn') or 'forkserver', which opens the table itself."
+        )
+        raise InvalidInputError(msg)
