@@ -22,8 +22,9 @@ from snapshot.disk import advice
 from snapshot.errors import UnavailableError
 from snapshot.merge.bucket_hash import bucket_of
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.nested_nulls import has_required
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import BUCKET, SEQ, relabelled
+from snapshot.schema.system_columns import BUCKET, SEQ, conform, relabelled
 from snapshot.staging.column_encodings import encodings_of
 from snapshot.storage import Storage, storage_errors
 
@@ -80,6 +81,7 @@ class ParquetFiles:
         self._metadata: list[pq.FileMetaData] = []
         self._path = ""
         self._floats = [f.name for f in schema if pa.types.is_floating(f.type)]
+        self._requires = any(has_required(f.type) for f in schema)
         self._odd: set[str] = set()
         self.files: list[DataFile] = []
 
@@ -87,7 +89,8 @@ class ParquetFiles:
         """Add rows; they are written when a row group is full or at ``close``."""
         if batch.num_rows == 0:
             return
-        self._waiting.append(batch)
+        # Whoever has chosen or sorted rows has left NULL in the fields of rows that are NULL.
+        self._waiting.append(conform(batch, self._schema) if self._requires else batch)
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= ROW_GROUP_ROWS:
             self._flush()

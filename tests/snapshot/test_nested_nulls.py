@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from snapshot.errors import InvalidInputError
 from snapshot.schema.nested_nulls import as_nullable, refuse_nested_nulls
 from snapshot.schema.system_columns import conform
+from tablestore import create_local
 
 INNER = pa.struct([pa.field("c", pa.string()), pa.field("d", pa.int32(), nullable=False)])
 ROW = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", INNER)])
@@ -89,3 +91,22 @@ def test_what_is_beneath_an_array_or_a_map_that_is_null_is_left_out() -> None:
     found = conform(given, SCHEMA)
     found.validate(full=True)
     assert found.to_pylist() == [{"s": None, "l": None, "m": None}, {"s": None, "l": made[2:], "m": [("z", made[2])]}]
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
+@pytest.mark.parametrize("names", ["s", "ls", "b"])
+def test_rows_that_are_null_are_written_in_any_order_of_the_keys(tmp_path: Path, names: str, key: bool) -> None:
+    there = {"s": "x", "l": [1], "b": b"x"}
+    types = {"s": pa.string(), "l": pa.list_(pa.int64()), "b": pa.binary()}
+    row = pa.struct([pa.field(name, types[name], nullable=False) for name in names])
+    schema = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("r", row)])
+    held = {name: there[name] for name in names}
+    rows = pa.table(
+        [pa.array([-255, -1976460832, 277363, 8814], pa.int32()), pa.array([None, held, held, None], row)],
+        schema=schema,
+    )
+    with create_local(tmp_path / "t", schema, primary_key=["id"] if key else []) as table:
+        table.write(rows)
+        for _ in ("changes", "compacted"):
+            assert table.to_arrow().sort_by("id").to_pylist() == rows.sort_by("id").to_pylist()
+            table.compact()
