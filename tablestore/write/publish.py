@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -39,6 +40,8 @@ PATIENCE_SECONDS_MAX = 60.0
 _WAIT_SECONDS_MIN = 0.1
 _WAIT_SECONDS_MAX = 10.0
 _DOUBLINGS_MAX = 6
+_COSTS = 3
+"""How many take-overs are remembered."""
 _ALONE_SNAPSHOTS = 2
 """After so many snapshots that directly follow our own one before, no other writer is at work."""
 _LOOK_SECONDS = 0.005
@@ -393,14 +396,15 @@ class TakeOverBackoff:
         self._count = count
         self._fenced = 0
         self._wanted, self._alone = -1, 0
-        self._cost = _WAIT_SECONDS_MIN
+        # The shortest of several: one that began while a broker died takes long without any other publisher.
+        self._costs: deque[float] = deque(maxlen=_COSTS)
 
     @contextmanager
     def take_over(self) -> Iterator[None]:
         """Measure the duration of a take-over."""
         began = self.clock()
         yield
-        self._cost = max(_WAIT_SECONDS_MIN, self.clock() - began)
+        self._costs.append(max(_WAIT_SECONDS_MIN, self.clock() - began))
 
     def fenced(self) -> None:
         """Double the waiting time, because another publisher took the log over from us."""
@@ -429,7 +433,8 @@ class TakeOverBackoff:
             if self._alone >= _ALONE_SNAPSHOTS:
                 self._fenced = 0
         seen, since = newest(index), self.clock()
-        patience = self._cost * 2**self._fenced * random.uniform(0.5, 1.5) if self._fenced else 0.0
+        cost = min(self._costs, default=_WAIT_SECONDS_MIN)
+        patience = cost * 2**self._fenced * random.uniform(0.5, 1.5) if self._fenced else 0.0
         patience = min(patience, _WAIT_SECONDS_MAX)
         while seen < snapshot and self.clock() - since < patience:
             self.sleep(_LOOK_SECONDS)

@@ -78,6 +78,18 @@ def test_where_a_take_over_is_slow_the_wait_is_longer_up_to_a_bound(clock: Clock
     assert waited(turns, clock, index) <= 10.01
 
 
+def test_one_take_over_that_a_broker_has_delayed_makes_no_later_wait_longer(clock: Clock, index: LogIndex) -> None:
+    turns = TakeOverBackoff(clock, clock.sleep)
+    for seconds in (0.1, 5, 5):
+        with turns.take_over():
+            clock.now += seconds
+    turns.fenced()
+    assert waited(turns, clock, index) <= 0.1 * 2 * 1.5 + 0.01
+    with turns.take_over():
+        clock.now += 5
+    assert waited(turns, clock, index) >= 5
+
+
 def test_it_waits_as_long_as_the_log_moves_and_no_longer_than_needed(clock: Clock, index: LogIndex) -> None:
     turns, seen = TakeOverBackoff(clock, clock.sleep), [0]
     turns.fenced()
