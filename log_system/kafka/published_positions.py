@@ -22,7 +22,7 @@ from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client.cluster import group_offsets
 from log_system.kafka.client.connect import kafka_errors
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.errors import NOTHING_THERE
+from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
 from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
@@ -38,6 +38,7 @@ _ANEW = (
     "hold every row: log.repair() publishes them again, into a topic with one partition a bucket."
 )
 _POLL_SECONDS: Final = 0.5
+_UNKNOWN: Final = codes("_UNKNOWN_PARTITION")
 _REMEDY: Final = "Try again; a longer log.retention gives more time."
 _MESSAGES: Final = Wanted(messages=True)
 _WARNED: Final[set[tuple[str, int]]] = set()
@@ -181,7 +182,7 @@ def _first(log: KafkaLog, consumer: Any, offsets: Mapping[int, int]) -> Iterator
     while waiting:
         message = consumer.poll(_POLL_SECONDS)
         if message is None:
-            waiting = {p: offset for p, offset in waiting.items() if _stable_end(log, consumer, p) > offset}
+            waiting = {p: offset for p, offset in waiting.items() if not _is_hidden(log, consumer, p, offset)}
             if waiting and time.monotonic() > until:
                 seconds = f"{log.client.wait_seconds:g} s"
                 msg = f"read the last published records of topic {log.topic!r}: no answer in {seconds}."
@@ -257,8 +258,18 @@ def _may_be_gone(log: KafkaLog, partition: int, message: Any, last: int) -> bool
     return shape is not None and shape.compacted
 
 
-def _stable_end(log: KafkaLog, consumer: Any, partition: int) -> int:
-    return int(consumer.get_watermark_offsets(TopicPartition(log.topic, partition), log.client.wait_seconds)[1])
+def _is_hidden(log: KafkaLog, consumer: Any, partition: int, offset: int) -> bool:
+    """Return whether an open transaction hides what is at an offset; False if the partition's leader does not answer.
+
+    If the leader has died, the client asks it until the time is over, or knows no such partition (librdkafka 2.16).
+    """
+    try:
+        end = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), _POLL_SECONDS)[1]
+    except KafkaException as error:
+        if not (is_unavailable(error) or error.args[0].code() in _UNKNOWN):
+            raise
+        return False
+    return int(end) <= offset
 
 
 def shortened_partitions(log: KafkaLog, reached: Sequence[LogEnd], now: Sequence[LogEnd]) -> list[int]:

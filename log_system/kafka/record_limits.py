@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from log_system.formats import EncodedRecords
 from log_system.formats.record_sizes import ESCAPED, field_count, largest_row, row_sizes
-from log_system.kafka.client.admin_requests import one
+from log_system.kafka.client.admin_requests import answered, one
 from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import codes
 from log_system.kafka.log import ROOM, KafkaLog
@@ -77,9 +77,8 @@ def record_limit(client: KafkaClient, topic: str, *, fresh: bool = False) -> Rec
 def _ask(client: KafkaClient, topic: str) -> RecordLimit | None:
     admin = client.admin()
     with kafka_errors(f"look up the settings of topic '{topic}'", client, handle=admin):
-        asked = admin.describe_configs(
-            [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=client.request_seconds
-        )
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        asked = answered(admin, lambda: admin.describe_configs([resource], request_timeout=client.request_seconds))
         try:
             found = one(asked)["max.message.bytes"]
         except KafkaException as error:

@@ -35,7 +35,15 @@ class MockCluster:
         """Create a topic whose partitions are led by these brokers."""
         self._call("topic_create", (_TEXT, topic.encode()), (_INT, len(leaders)), (_INT, 1))
         for partition, leader in enumerate(leaders):
-            self._call("partition_set_leader", (_TEXT, topic.encode()), (_INT, partition), (_INT, leader))
+            self.lead(topic, partition, leader)
+
+    def lead(self, topic: str, partition: int, leader: int) -> None:
+        """Let a broker lead a partition, which has its records."""
+        self._call("partition_set_leader", (_TEXT, topic.encode()), (_INT, partition), (_INT, leader))
+
+    def coordinate(self, kind: str, name: str, broker: int) -> None:
+        """Let a broker coordinate a ``group``, or a ``transaction`` by its transactional id."""
+        self._call("coordinator_set", (_TEXT, kind.encode()), (_TEXT, name.encode()), (_INT, broker))
 
     def stop(self, broker: int) -> None:
         """Let a broker accept no connections."""

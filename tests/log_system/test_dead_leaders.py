@@ -1,17 +1,27 @@
-"""Offsets of partitions whose leader has died and has not been replaced yet, in librdkafka's own mock cluster."""
+"""Partitions whose leader has died, and is replaced a moment later or not at all, in librdkafka's own mock cluster."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Timer
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from log_system.kafka.client.cluster import Cluster
-from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.admin_requests import answered, one
+from log_system.kafka.client.cluster import Cluster, GroupOffsets
+from log_system.kafka.client.connect import KafkaClient, discarding, send_offsets, take_over
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import followed
+from log_system.kafka.register import RegisterPosition
 from snapshot.errors import UnavailableError
+from snapshot.schema.system_columns import with_kind
 from tests.harness.mock_cluster import MockCluster, mock_cluster
 
 RECORDS = 3
@@ -19,6 +29,8 @@ WAIT_SECONDS = 2.0
 DOWN_SECONDS = 1.5
 BUSY_SECONDS = 15.0
 """How long a request may take on a busy machine that is to end after ``WAIT_SECONDS``."""
+COORDINATED = ["transaction", "group"]
+NOTHING = RegisterPosition(0, 0, 0, done=True, end=0)
 PARTITIONS = [("rooms", 0), ("rooms", 1)]
 ENDS = dict.fromkeys(PARTITIONS, RECORDS)
 ASKED: dict[str, tuple[Callable[[Cluster], object], object]] = {
@@ -41,7 +53,27 @@ def cluster() -> Iterator[MockCluster]:
         for n in range(2 * RECORDS):
             producer.produce("rooms", b"x", partition=n % 2)
         assert producer.flush(10) == 0
+        for kind in COORDINATED:
+            made.coordinate(kind, "t", 2)
         yield made
+
+
+@contextmanager
+def replaced(cluster: MockCluster) -> Iterator[Callable[[], float]]:
+    """Let broker 2 die; a moment later broker 1 takes its place. Yield a clock that tells the seconds since."""
+
+    def replace() -> None:
+        cluster.lead("rooms", 1, 1)
+        for kind in COORDINATED:
+            cluster.coordinate(kind, "t", 1)
+
+    cluster.stop(2)
+    timer, begun = Timer(DOWN_SECONDS, replace), time.monotonic()
+    timer.start()
+    try:
+        yield lambda: time.monotonic() - begun
+    finally:
+        timer.join()
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -57,6 +89,80 @@ def test_offsets_are_those_of_the_leader_once_it_is_back(cluster: MockCluster, a
         assert ask(offsets) == expected
     finally:
         timer.join()
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_offsets_are_those_of_another_leader_as_soon_as_there_is_one(cluster: MockCluster, asked: str) -> None:
+    """The client waits for the leader that has died until the time of its request is over."""
+    ask, expected = ASKED[asked]
+    client = KafkaClient({"bootstrap.servers": cluster.servers})
+    offsets = Cluster(client)
+    assert ask(offsets) == expected
+    with replaced(cluster) as seconds:
+        assert ask(offsets) == expected
+        assert seconds() < client.request_seconds
+
+
+def test_what_follows_the_register_is_read_as_soon_as_there_is_another_leader(cluster: MockCluster) -> None:
+    columns = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    log = KafkaLog(
+        "t", KafkaClient({"bootstrap.servers": cluster.servers}), "rooms", 2, "json", changelog=False,
+        schema=with_kind(columns), primary_key=("id",), headers="last", transaction_timeout_ms=60_000,
+        driver_rows_max=1, transaction_rows_max=1,
+    )  # fmt: skip
+    consumer = log.client.consumer(log.group, **{"enable.partition.eof": True})
+    try:
+        with replaced(cluster) as seconds:
+            assert followed(log, consumer, [NOTHING, NOTHING], {0: RECORDS, 1: RECORDS}) == {0, 1}
+            assert seconds() < log.client.request_seconds
+    finally:
+        consumer.close()
+
+
+def test_a_producer_gives_up_a_coordinator_of_the_group_that_has_died(cluster: MockCluster) -> None:
+    """It may wait for that broker forever; the next producer looks the coordinator up."""
+    client = KafkaClient({"bootstrap.servers": cluster.servers})
+    cluster.coordinate("transaction", "t", 1)
+    group = GroupOffsets(client, "t")
+    try:
+        with discarding(client.producer("t")) as producer:
+            take_over(producer, client.wait_seconds)
+            producer.begin_transaction()
+            producer.produce("rooms", b"x", partition=0)
+            cluster.stop(2)
+            begun = time.monotonic()
+            with pytest.raises(TimeoutError, match="did not take the offsets"):
+                send_offsets(producer, [TopicPartition("rooms", 0, 7)], group.metadata(), client.wait_seconds)
+            assert time.monotonic() - begun < client.request_seconds
+    finally:
+        group.close()
+
+
+class Stuck(AdminClient):
+    """Gives no answer from the controller before it has looked the brokers up again; the look ends what was asked."""
+
+    looks = 0
+
+    def list_topics(self, *given: Any, **named: Any) -> Any:
+        self.looks += 1
+        for future in self.asked:
+            future.set_exception(KafkaException(KafkaError(KafkaError._DESTROY_BROKER)))
+        self.asked = []
+        return super().list_topics(*given, **named)
+
+    def ask(self) -> dict[str, Future[int]]:
+        future = Future[int]()
+        self.asked = [] if self.looks else [future]
+        if self.looks:
+            future.set_result(7)
+        return {"": future}
+
+
+def test_the_brokers_are_looked_up_again_while_the_controller_does_not_answer(cluster: MockCluster) -> None:
+    """Any broker is named as the controller, also one that has died, and is waited for until the time is over."""
+    admin = Stuck({"bootstrap.servers": cluster.servers})
+    assert one(answered(admin, admin.ask)) == 7
+    assert admin.looks == 1
 
 
 @pytest.mark.parametrize("asked", ASKED)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -17,11 +18,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from log_system.kafka.client.errors import codes
 from snapshot.errors import NotFoundError
 
 #: How long brokers may take to propagate a new or deleted topic, or a new leader.
 SETTLE_SECONDS_MAX: Final = 15.0
 SETTLE_STEP_SECONDS: Final = 0.05
+
+#: How long a request waits before the brokers are looked up again.
+_LOOK_SECONDS: Final = 0.5
+_ASKED_MAX: Final = 5
+_DROPPED: Final = codes("_DESTROY_BROKER")
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -29,6 +36,7 @@ LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 #: The topic id reported for brokers without topic ids (before Kafka 2.8): a UUID of zeros.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -67,7 +75,9 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
         with kafka_errors(f"look up the settings of topic '{name}'", client, handle=admin):
-            settings = one(admin.describe_configs([resource], request_timeout=client.request_seconds))
+            settings = one(
+                answered(admin, lambda: admin.describe_configs([resource], request_timeout=client.request_seconds))
+            )
     except NotFoundError:
         return None
     policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
@@ -94,7 +104,10 @@ def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescript
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
             # No variable for the futures: see ``one``.
             found: TopicDescription = one(
-                admin.describe_topics(TopicCollection([name]), request_timeout=client.request_seconds)
+                answered(
+                    admin,
+                    lambda: admin.describe_topics(TopicCollection([name]), request_timeout=client.request_seconds),
+                )
             )
             return found
     except NotFoundError:
@@ -116,6 +129,32 @@ def one(futures: Mapping[Any, Future[T]]) -> T:
     finally:
         # A future holds its error, whose traceback holds this frame and those of its callers with their clients.
         del future, futures
+
+
+def answered(admin: AdminClient, ask: Callable[[], Mapping[K, Future[T]]]) -> Mapping[K, Future[T]]:
+    """Ask the cluster's controller something, and return the futures of the answer, which are done.
+
+    Brokers name any of them as the controller, for some seconds also one that has just died. The client then waits for
+    that one until the time is over (librdkafka 2.16), unless a further look at the brokers names another one. A look
+    ends requests to a broker that is missing from it, so these are repeated.
+
+    Args:
+        admin: the client that is asked.
+        ask: sends the request; it changes nothing in the cluster.
+    """
+    for _ in range(_ASKED_MAX):
+        futures = ask()
+        while wait(futures.values(), _LOOK_SECONDS).not_done:
+            with suppress(KafkaException):
+                # All topics: the answer for a single one that does not exist, such as one of Kafka's own, may not come.
+                admin.list_topics(timeout=2 * _LOOK_SECONDS)
+        if not any(_is_dropped(future.exception()) for future in futures.values()):
+            break
+    return futures
+
+
+def _is_dropped(error: BaseException | None) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _DROPPED
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:

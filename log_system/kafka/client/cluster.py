@@ -21,6 +21,7 @@ from log_system.kafka.client.admin_requests import (
     LATEST,
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
+    answered,
     id_of,
     missing,
 )
@@ -56,6 +57,10 @@ Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 _LOOK_SECONDS: Final = 2.0
 """If a partition has no leader for this many seconds, its topic may be deleted rather than new, so look it up."""
+_ATTEMPT_SECONDS: Final = 1.0
+_ATTEMPT_GROWTH: Final = 1.5
+"""How long the first attempt to look offsets up may take, and by how much longer each further one may take."""
+_SILENT: Final = codes("_TIMED_OUT")
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _MOVING: Final = codes(
     "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
@@ -104,8 +109,12 @@ class Cluster:
             return []
         found: list[tuple[Partition, str]] = []
         with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=self._admin):
-            asked = self._admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=self._client.request_seconds
+            admin = self._admin
+            asked = answered(
+                admin,
+                lambda: admin.describe_topics(
+                    TopicCollection(list(topics)), request_timeout=self._client.request_seconds
+                ),
             )
             for name in topics:
                 try:
@@ -150,25 +159,30 @@ class Cluster:
             return {}
         names = ", ".join(sorted({each.topic for each in asked}))
         doing = f"look up the offsets of {names}"
-        begun, looks = time.monotonic(), 1
+        begun, looks, attempt_seconds = time.monotonic(), 1, _ATTEMPT_SECONDS
         seconds_max = min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
         while True:
             with kafka_errors(doing, self._client, handle=self._admin):
                 try:
+                    # Short at first: the client waits for a leader that has died until the time is over.
                     answers = self._admin.list_offsets(
-                        asked, isolation_level=isolation, request_timeout=self._client.request_seconds
+                        asked,
+                        isolation_level=isolation,
+                        request_timeout=min(attempt_seconds, self._client.request_seconds),
                     )
+                    attempt_seconds *= _ATTEMPT_GROWTH
                     found = {(at.topic, at.partition): future.result() for at, future in answers.items()}
                     if any(at.offset == OFFSET_INVALID for at in found.values()):
                         # librdkafka 2.16 reports no error for a partition whose leader does not respond.
-                        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+                        (silent,) = _SILENT
+                        raise KafkaException(KafkaError(silent, "the leader of a partition does not respond"))
                     return found
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun
-                    if error.args[0].code() not in _MOVING | _NO_SUCH or seconds > seconds_max:
+                    if error.args[0].code() not in _MOVING | _NO_SUCH | _SILENT or seconds > seconds_max:
                         raise
-                    if seconds > looks * _LOOK_SECONDS:
+                    if error.args[0].code() not in _SILENT and seconds > looks * _LOOK_SECONDS:
                         looks += 1
                         self.described(sorted({each.topic for each in asked}))
                     # Reconnect: a connection keeps using stale leaders for minutes (seen with librdkafka 2.16).

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -32,7 +32,8 @@ _COMMON: Final[Mapping[str, Setting]] = {
     "socket.connection.setup.timeout.ms": 10_000,
     # The connection to each coordinator starts with this wait: with the default, a take-over waits 60 ms for each.
     "reconnect.backoff.ms": 5,
-    "reconnect.backoff.max.ms": 2_000,
+    # A client that waits for a dead coordinator asks who has taken its place each time it has failed to connect.
+    "reconnect.backoff.max.ms": 500,
 }
 
 PRODUCER_DEFAULTS: Final[Mapping[str, Setting]] = {
@@ -76,6 +77,8 @@ WAIT_SECONDS: Final = 20.0
 _REQUEST_SECONDS: Final = 8.0
 """The time limit of one admin client request."""
 _FLUSH_STEP_SECONDS: Final = 1.0
+COORDINATOR_SECONDS: Final = 3.0
+"""How long a producer waits for the coordinator of a group before the next one looks it up."""
 _INIT_STEP_SECONDS: Final = 0.02
 _INIT_STEP_SECONDS_MAX: Final = 0.5
 Handle = Producer | AdminClient | Consumer
@@ -145,6 +148,10 @@ class KafkaClient:
     def request_seconds(self) -> float:
         """The time limit of one admin client request; shorter than ``wait_seconds`` to leave time for retries."""
         return min(_REQUEST_SECONDS, self.wait_seconds)
+
+    def within(self, seconds: float) -> KafkaClient:
+        """Return this client for questions that may be left without an answer after so many seconds."""
+        return replace(self, wait_seconds=min(self.wait_seconds, seconds))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -397,8 +404,9 @@ def _release_frames(error: BaseException) -> None:
 def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:
     """Move a group's offsets within the producer's transaction.
 
-    If the broker restarts at this moment, librdkafka may wait forever, whatever timeout it was given. So the call runs
-    in a thread, which is abandoned together with its producer when the time is over.
+    A producer waits in vain for a coordinator that has died, or that it used before the cluster was without it, even if
+    that broker is back (librdkafka #5511), whatever timeout it was given. So the call runs in a thread, which is
+    abandoned together with its producer after ``COORDINATOR_SECONDS``: the next producer looks the coordinator up.
 
     Raises:
         TimeoutError: the broker did not respond; discard the producer.
@@ -412,6 +420,7 @@ def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, s
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             failed.append(error)
 
+    seconds = min(seconds, COORDINATOR_SECONDS)
     thread = threading.Thread(target=send, name="send-offsets", daemon=True)
     thread.start()
     thread.join(seconds)

@@ -143,6 +143,11 @@ def translate(
     return family(redact(text, config or {}))
 
 
+def is_unavailable(error: KafkaException) -> bool:
+    """Return whether an error says that brokers do not answer, or not yet."""
+    return _family(_kafka_error(error)) is UnavailableError
+
+
 def _kafka_error(error: KafkaError | KafkaException | TimeoutError | BufferError) -> KafkaError:
     if isinstance(error, KafkaError):
         return error

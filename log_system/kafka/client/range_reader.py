@@ -14,7 +14,7 @@ from log_system.kafka.client.connect import KafkaClient, kafka_errors
 from log_system.kafka.client.consumers import ANSWER_SECONDS, CONSUMERS, FetchRange
 from log_system.kafka.client.errors import codes
 from log_system.kafka.client.messages import Records, Take, Wanted, joined, taking
-from log_system.kafka.client.topic import LOOK_SECONDS, TopicWatch, latest_offsets
+from log_system.kafka.client.topic import LOOK_SECONDS, LOOK_SECONDS_MAX, TopicWatch, latest_offsets
 from snapshot.errors import DataLostError, UnavailableError
 
 logger: Final = logging.getLogger("tablestore")
@@ -130,7 +130,7 @@ def read_records(
 def _check_end(client: KafkaClient, part: FetchRange) -> None:
     """Check that the partition reaches to the end of a range; ignore a broker that does not answer."""
     try:
-        end = latest_offsets(client, part.topic, read_committed=False)[part.partition]
+        end = latest_offsets(client.within(LOOK_SECONDS_MAX), part.topic, read_committed=False)[part.partition]
     except UnavailableError as error:
         logger.debug("look at the end of topic %r: %s", part.topic, error)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
@@ -21,6 +21,7 @@ from log_system.kafka.client.admin_requests import (
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
     TopicShape,
+    answered,
     describe,
     id_of,
     look_up,
@@ -35,6 +36,7 @@ from snapshot.records import LogEnd
 
 __all__ = [
     "LOOK_SECONDS",
+    "LOOK_SECONDS_MAX",
     "TopicIds",
     "TopicOffsets",
     "TopicShape",
@@ -57,6 +59,8 @@ __all__ = [
 logger: Final = logging.getLogger("tablestore")
 LOOK_SECONDS: Final = 2.0
 """How often, in seconds, a reader that receives nothing checks whether its topic still exists."""
+LOOK_SECONDS_MAX: Final = 2.0
+"""How long such a check may take, in which the reader can do nothing else."""
 _CHECK_SECONDS_MAX: Final = 5.0
 """Maximum time to look for a topic after a failure."""
 
@@ -182,9 +186,8 @@ def is_gone(client: KafkaClient, name: str) -> bool:
 
     False if the broker does not respond within a few seconds, which the failure then says already.
     """
-    client = replace(client, wait_seconds=min(client.wait_seconds, _CHECK_SECONDS_MAX))
     try:
-        return describe_topic(client, name) is None
+        return describe_topic(client.within(_CHECK_SECONDS_MAX), name) is None
     except UnavailableError:
         return False
 
@@ -200,7 +203,7 @@ def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
     if found is None:
         return None
     with kafka_errors("look up the cluster id", client, handle=admin):
-        cluster = admin.describe_cluster(request_timeout=client.request_seconds).result()
+        cluster = one(answered(admin, lambda: {"": admin.describe_cluster(request_timeout=client.request_seconds)}))
     return TopicIds(id_of(found), str(cluster.cluster_id or ""))
 
 
@@ -225,7 +228,7 @@ class TopicWatch:
 
     def __init__(self, client: KafkaClient, name: str, topic_id: str = "") -> None:
         """Create the watch of a topic; without an id, ``look`` adopts the first one found. Nothing connects yet."""
-        self._client = client
+        self._client = client.within(LOOK_SECONDS_MAX)
         self._name = name
         self._id = topic_id
         self._admin: AdminClient | None = None

@@ -40,8 +40,6 @@ from log_system.kafka.register import RegisterPosition
 from snapshot.errors import CorruptedError, UnavailableError
 from snapshot.records import ChangeSet, SentRange, Snapshot
 
-_COORDINATOR_SECONDS = 3.0
-"""How long a producer waits for the coordinator of the group if it has moved the group's offsets before."""
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
 """The fewest changes that justify another thread."""
@@ -71,7 +69,6 @@ class KafkaPublisher:
         self._coded: pa.Schema | None = None
         self._codecs: list[LogFormat] = []
         self._producer: Any = None
-        self._has_moved = False
         self._group: Any = None
         self._tasks_group: Any = None
         self._register: list[RegisterPosition] = []
@@ -126,7 +123,6 @@ class KafkaPublisher:
             DataLostError: the topic was created again, or has lost published records.
         """
         self.discard()
-        self._has_moved = False
         limit = record_limit(self._log.client, self._log.topic, fresh=True)
         log = self._log = replace(self._log, batch_bytes_max=None if limit is None else limit.batch_bytes)
         self._coded = None
@@ -329,7 +325,7 @@ class KafkaPublisher:
         with kafka_errors(doing, self._log.client, handle=producer):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
-            self._move_offsets(producer, [word], self._tasks_group)
+            send_offsets(producer, [word], self._tasks_group, self._log.client.wait_seconds)
             producer.commit_transaction(self._log.client.wait_seconds)
 
     def _send_offsets(self, positions: Sequence[RegisterPosition], partitions: Sequence[int]) -> None:
@@ -337,18 +333,7 @@ class KafkaPublisher:
             TopicPartition(self._log.topic, p, position.end, position.metadata())
             for p, position in zip(partitions, positions, strict=True)
         ]
-        self._move_offsets(self._producer, offsets, self._group)
-
-    def _move_offsets(self, producer: Any, offsets: Sequence[TopicPartition], group: Any) -> None:
-        """Move a group's offsets in the open transaction.
-
-        A client that has used a group's coordinator waits for that broker in vain after the cluster was without it,
-        even if the broker is back (librdkafka #5511). So a producer that has moved offsets before does not wait for
-        long: the next take-over makes a new one, which looks the coordinator up.
-        """
-        seconds = self._log.client.wait_seconds
-        send_offsets(producer, offsets, group, min(seconds, _COORDINATOR_SECONDS) if self._has_moved else seconds)
-        self._has_moved = True
+        send_offsets(self._producer, offsets, self._group, self._log.client.wait_seconds)
 
     def _fence_tasks(self) -> None:
         """Take over each partition's transactional id, which aborts the tasks' open transactions."""
