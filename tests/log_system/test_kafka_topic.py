@@ -49,7 +49,7 @@ def test_a_topic_is_made_once_and_is_ready_at_once(client: KafkaClient, name: st
 
     assert shape is not None
     assert (shape.partitions, shape.compacted) == (3, False)
-    assert partitions_led(client, client.admin(), name) == {0: True, 1: True, 2: True}
+    assert partitions_led(client, name) == {0: True, 1: True, 2: True}
     assert not ensure_topic(client, name, **WANTED)
 
 

@@ -67,12 +67,12 @@ def missing(client: KafkaClient, name: str) -> NotFoundError:
     )
 
 
-def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape | None:
+def describe(client: KafkaClient, name: str) -> TopicShape | None:
     """Return the shape of a topic, or ``None`` if it does not exist."""
-    found = look_up(client, admin, name)
+    found = look_up(client, name)
     if found is None:
         return None
-    resource = ConfigResource(ResourceType.TOPIC, name)
+    resource, admin = ConfigResource(ResourceType.TOPIC, name), client.admin()
     try:
         with kafka_errors(f"look up the settings of topic '{name}'", client, handle=admin):
             settings = one(
@@ -89,17 +89,18 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
     )
 
 
-def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
+def partitions_led(client: KafkaClient, name: str) -> dict[int, bool] | None:
     """Return for each partition whether it has a leader, or ``None`` if the topic does not exist."""
-    found = look_up(client, admin, name)
+    found = look_up(client, name)
     if found is None:
         return None
     leaders: dict[int, Any] = {part.id: part.leader for part in found.partitions}
     return {number: leader is not None and leader.id >= 0 for number, leader in leaders.items()}
 
 
-def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescription | None:
+def look_up(client: KafkaClient, name: str) -> TopicDescription | None:
     """Return the cluster's description of a topic, or ``None`` if the topic does not exist."""
+    admin = client.admin()
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
             # No variable for the futures: see ``one``.

@@ -1,4 +1,4 @@
-"""Query a cluster about topics, offsets and consumer groups, and delete consumer groups."""
+"""Query a cluster about topics, offsets, leader epochs and consumer groups, and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, not in its __all__
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, not in its __all__
 
 from log_system.kafka.client.admin_requests import (
     EARLIEST,
@@ -26,7 +26,8 @@ from log_system.kafka.client.admin_requests import (
     missing,
 )
 from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
-from log_system.kafka.client.errors import codes
+from log_system.kafka.client.errors import NOTHING_THERE, codes
+from log_system.kafka.client.shared_admin import forget
 from snapshot.errors import NotFoundError, UnavailableError
 from snapshot.records import LogEnd
 
@@ -40,7 +41,7 @@ def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
     Raises:
         UnavailableError: the broker does not respond.
     """
-    admin = client.admin()
+    admin = client.admin(shared=False)
 
     def delete() -> None:
         for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
@@ -68,16 +69,17 @@ _MOVING: Final = codes(
     "UNSTABLE_OFFSET_COMMIT _NOENT"
 )
 
+_POLL_SECONDS: Final = 0.5
+_TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001 - the client has no public name for it
 _LEVELS: Final = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
 
 class Cluster:
-    """Queries a cluster over one admin connection, each query bounded in time. No query creates a topic."""
+    """Queries a cluster, each query bounded in time. No query creates a topic."""
 
-    def __init__(self, client: KafkaClient, admin: AdminClient | None = None) -> None:
-        """Create the object for the cluster of ``client``; without ``admin``, the first query connects."""
+    def __init__(self, client: KafkaClient) -> None:
+        """Create the object for the cluster of ``client``; nothing connects before the first query."""
         self._client = client
-        self._admin_client = admin
 
     def topics(self, wanted: Callable[[str], bool]) -> list[str]:
         """Return the sorted names of topics for which ``wanted`` is true, without Kafka's internal topics.
@@ -85,8 +87,9 @@ class Cluster:
         Raises:
             UnavailableError: the broker does not respond.
         """
-        with kafka_errors("list topics", self._client, handle=self._admin):
-            found = self._admin.list_topics(timeout=self._client.request_seconds).topics
+        admin = self._client.admin()
+        with kafka_errors("list topics", self._client, handle=admin):
+            found = admin.list_topics(timeout=self._client.request_seconds).topics
         return sorted(name for name in found if not name.startswith("__") and wanted(name))
 
     def partitions(self, topics: Sequence[str]) -> list[Partition]:
@@ -108,14 +111,10 @@ class Cluster:
         if not topics:
             return []
         found: list[tuple[Partition, str]] = []
-        with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=self._admin):
-            admin = self._admin
-            asked = answered(
-                admin,
-                lambda: admin.describe_topics(
-                    TopicCollection(list(topics)), request_timeout=self._client.request_seconds
-                ),
-            )
+        admin = self._client.admin()
+        with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=admin):
+            wanted = TopicCollection(list(topics))
+            asked = answered(admin, lambda: admin.describe_topics(wanted, request_timeout=self._client.request_seconds))
             for name in topics:
                 try:
                     answers = asked[name].result()
@@ -162,10 +161,11 @@ class Cluster:
         begun, looks, attempt_seconds = time.monotonic(), 1, _ATTEMPT_SECONDS
         seconds_max = min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
         while True:
-            with kafka_errors(doing, self._client, handle=self._admin):
+            admin = self._client.admin()
+            with kafka_errors(doing, self._client, handle=admin):
                 try:
                     # Short at first: the client waits for a leader that has died until the time is over.
-                    answers = self._admin.list_offsets(
+                    answers = admin.list_offsets(
                         asked,
                         isolation_level=isolation,
                         request_timeout=min(attempt_seconds, self._client.request_seconds),
@@ -185,15 +185,9 @@ class Cluster:
                     if error.args[0].code() not in _SILENT and seconds > looks * _LOOK_SECONDS:
                         looks += 1
                         self.described(sorted({each.topic for each in asked}))
-                    # Reconnect: a connection keeps using stale leaders for minutes (seen with librdkafka 2.16).
-                    self._admin_client = None
+                    # A client keeps using stale leaders for minutes (seen with librdkafka 2.16).
+                    forget(admin)
             time.sleep(SETTLE_STEP_SECONDS)
-
-    @property
-    def _admin(self) -> AdminClient:
-        if self._admin_client is None:
-            self._admin_client = self._client.admin()
-        return self._admin_client
 
     def _missing(self, name: str) -> NotFoundError:
         prefix = self._client.prefix
@@ -203,6 +197,54 @@ class Cluster:
             f"option 'topic': there is no topic '{name}' at {prefix}bootstrap.servers="
             f"'{self._client.bootstrap_servers}'. Make it first, or correct the name."
         )
+
+
+def shortened(
+    client: KafkaClient, group: str, reached: Mapping[Partition, LogEnd], now: Mapping[Partition, LogEnd]
+) -> set[Partition]:
+    """Return the partitions that have lost what they had in a leader epoch that is over.
+
+    A new leader of a partition begins a new epoch where its log ends, also if it is the same broker after a crash. If
+    an earlier epoch ends before an offset that was reached in it, the log has lost what was there, whatever it has now.
+    Without such an epoch, the broker is not asked.
+
+    Args:
+        client: the cluster.
+        group: the consumer group of the request; nothing is committed for it.
+        reached: an earlier end of each partition.
+        now: the end of each partition, of which only the epoch is used.
+
+    Raises:
+        UnavailableError: the broker does not respond.
+    """
+    over = {each: old for each, old in reached.items() if old.may_be_lost(now[each])}
+    waiting, lost = set(over), set[Partition]()
+    if not over:
+        return lost
+    doing = f"look up where earlier leader epochs of {', '.join(sorted({topic for topic, _ in over}))} have ended"
+    until = time.monotonic() + client.wait_seconds
+    with kafka_errors(doing, client):
+        # A new consumer, since the client asks the broker only when it learns of a leader of a partition that it is
+        # already reading. The answer precedes any record.
+        consumer = client.consumer(group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 10})
+        try:
+            consumer.assign([TopicPartition(*each, old.offset, leader_epoch=old.epoch) for each, old in over.items()])
+            while waiting and time.monotonic() < until:
+                message = consumer.poll(_POLL_SECONDS)
+                if message is None:
+                    continue
+                error, each = message.error(), (str(message.topic()), int(message.partition() or 0))
+                if error is not None and _TRUNCATED in error.str():
+                    lost.add(each)
+                elif error is not None and error.code() not in NOTHING_THERE:
+                    raise KafkaException(error)
+                waiting.discard(each)
+        finally:
+            consumer.close()
+    if waiting:
+        msg = f"{doing}: no answer in {client.wait_seconds:g} s."
+        raise UnavailableError(msg)
+    return lost
 
 
 def ask_coordinator(doing: str, client: KafkaClient, ask: Callable[[], T], *, handle: Handle | None = None) -> T:

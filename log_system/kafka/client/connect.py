@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from log_system.kafka.client.errors import CREDENTIAL_CODES, codes, translate
 from log_system.kafka.client.secrets import ClientValue, redact, resolve
-from snapshot.errors import TableStoreError
+from log_system.kafka.client.shared_admin import SharedAdmin, forget, lend
+from snapshot.errors import AlreadyExistsError, NotFoundError, TableStoreError
 
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
 
@@ -71,6 +72,8 @@ _ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
 
 _VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
 """The parts in which repetitions of the same log line may differ."""
+_ADMIN: Final[Mapping[str, Setting]] = {"metadata.max.age.ms": 1_000}
+"""A client that is used for long looks up leaders again; by default, it would use one for 15 minutes."""
 _TRANSACTIONS: Final = "__transaction_state"
 _QUESTIONS_MAX: Final = 5
 WAIT_SECONDS: Final = 20.0
@@ -200,15 +203,24 @@ class KafkaClient:
         with kafka_errors("make a Kafka consumer", self):
             return Consumer(config, logger=self._watch)
 
-    def admin(self) -> AdminClient:
-        """Create an admin client.
+    def admin(self, *, shared: bool = True) -> SharedAdmin:
+        """Return an admin client.
+
+        Args:
+            shared: all callers in this process with the same options share one. False for requests to coordinators: a
+                client that has used a coordinator before crashes the process if that has moved (librdkafka 2.16).
 
         Raises:
             InvalidInputError: an option is invalid, or a reference cannot be resolved.
         """
-        config = self._config({}, re.compile(f"{_PRODUCER_ONLY.pattern}|{_CONSUMER_ONLY.pattern}"), {})
+        config = self._config({}, re.compile(f"{_PRODUCER_ONLY.pattern}|{_CONSUMER_ONLY.pattern}"), _ADMIN)
+        del config["error_cb"]
+
+        def make() -> SharedAdmin:
+            return SharedAdmin(config, _Watch(self.config))
+
         with kafka_errors("make a Kafka admin client", self):
-            return AdminClient(config, logger=self._watch)
+            return lend(frozenset(config.items()), make) if shared else make()
 
     def check(self) -> None:
         """Check that librdkafka accepts the options, without waiting for a broker.
@@ -216,8 +228,9 @@ class KafkaClient:
         Raises:
             InvalidInputError: an option is unknown or has an invalid value, or a reference cannot be resolved.
         """
-        self.producer(None)
-        self.consumer("tablestore-check").close()
+        unconnected: dict[str, Setting] = {"bootstrap.servers": "", "log_level": 0}
+        self.producer(None, **unconnected)
+        self.consumer("tablestore-check", **unconnected).close()
 
     def trouble(self, handle: Producer | AdminClient | None = None) -> KafkaError | None:
         """Return the last connection error of the past minute, which may explain a timeout.
@@ -225,13 +238,14 @@ class KafkaClient:
         Args:
             handle: a client created here, whose pending callbacks are served first. Consumers serve theirs on poll.
         """
+        watch = handle.watch if isinstance(handle, SharedAdmin) else self._watch
         if handle is not None:
             # A fenced producer raises its fatal error on every poll; the caller already has that error.
             try:
                 handle.poll(0)
             except (KafkaException, SystemError) as error:
                 logger.debug("poll after an error: %s", redact(str(error), self.config))
-        return self._watch.recent()
+        return watch.recent()
 
     def _config(
         self, defaults: Mapping[str, Setting], foreign: re.Pattern[str], must: Mapping[str, Setting]
@@ -385,6 +399,8 @@ def _ours(
     # A traceback prints the cause too, so omit a cause that contains a credential.
     shown = str(error)
     ours.__cause__ = error if redact(shown, config) == shown else None
+    if isinstance(handle, SharedAdmin) and not isinstance(ours, NotFoundError | AlreadyExistsError):
+        forget(handle)
     return ours
 
 

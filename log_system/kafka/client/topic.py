@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AdminClient,
     NewTopic,
     TopicDescription,
 )
@@ -127,12 +126,12 @@ def ensure_topic(
     """
     wanted = _Wanted(partitions, compacted, retention_ms)
     client.check()
-    admin = client.admin()
     # Step 1.
-    if describe(client, admin, name) is not None:
-        _accept(client, admin, name, wanted)
+    if describe(client, name) is not None:
+        _accept(client, name, wanted)
         return False
     # Step 2.
+    admin = client.admin()
     try:
         with kafka_errors(f"make topic '{name}'", client, handle=admin):
             topic = NewTopic(name, partitions, replication_factor, config=wanted.settings())
@@ -142,9 +141,9 @@ def ensure_topic(
     else:
         made = True
     # Step 3.
-    _settle(client, admin, name, partitions if made else None)
+    _settle(client, name, partitions if made else None)
     if not made:
-        _accept(client, admin, name, wanted)
+        _accept(client, name, wanted)
     return made
 
 
@@ -163,22 +162,22 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
         InvalidInputError: the name is not a valid topic name.
         UnavailableError: the broker does not respond.
     """
-    admin = client.admin()
-    if partitions_led(client, admin, name) is not None:
+    if partitions_led(client, name) is not None:
         return False
+    admin = client.admin()
     try:
         with kafka_errors(f"make topic '{name}'", client, handle=admin):
             topic = NewTopic(name, -1, -1, config={"cleanup.policy": "compact"} if compacted else {})
             one(admin.create_topics([topic], request_timeout=client.request_seconds))
     except AlreadyExistsError:
         return False
-    _settle(client, admin, name, None)
+    _settle(client, name, None)
     return True
 
 
 def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
     """Return the shape of a topic, or ``None`` if it does not exist."""
-    return describe(client, client.admin(), name)
+    return describe(client, name)
 
 
 def is_gone(client: KafkaClient, name: str) -> bool:
@@ -198,10 +197,10 @@ def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
     Raises:
         UnavailableError: the broker does not respond.
     """
-    admin = client.admin()
-    found = look_up(client, admin, name)
+    found = look_up(client, name)
     if found is None:
         return None
+    admin = client.admin()
     with kafka_errors("look up the cluster id", client, handle=admin):
         cluster = one(answered(admin, lambda: {"": admin.describe_cluster(request_timeout=client.request_seconds)}))
     return TopicIds(id_of(found), str(cluster.cluster_id or ""))
@@ -220,7 +219,7 @@ def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
         DataLostError: the topic was deleted and created again.
         UnavailableError: the broker does not respond.
     """
-    _checked(client, client.admin(), name, topic_id)
+    _checked(client, name, topic_id)
 
 
 class TopicWatch:
@@ -231,7 +230,6 @@ class TopicWatch:
         self._client = client.within(LOOK_SECONDS_MAX)
         self._name = name
         self._id = topic_id
-        self._admin: AdminClient | None = None
         self._looked = time.monotonic()
 
     def look(self) -> None:
@@ -243,9 +241,8 @@ class TopicWatch:
         """
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
-        self._admin = self._admin or self._client.admin()
         try:
-            self._id = id_of(_checked(self._client, self._admin, self._name, self._id))
+            self._id = id_of(_checked(self._client, self._name, self._id))
         except UnavailableError as error:
             logger.debug("look at topic %r: %s", self._name, error)
         self._looked = time.monotonic()
@@ -268,18 +265,18 @@ def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
     Raises:
         UnavailableError: the broker does not respond, or the topic still exists after ``SETTLE_SECONDS_MAX``.
     """
-    admin = client.admin()
     if topic_id:
-        found = look_up(client, admin, name)
+        found = look_up(client, name)
         if found is None or id_of(found) != topic_id:
             return False
+    admin = client.admin()
     try:
         with kafka_errors(f"delete topic '{name}'", client, handle=admin):
             one(admin.delete_topics([name], request_timeout=client.request_seconds))
     except NotFoundError:
         return False
     until = time.monotonic() + SETTLE_SECONDS_MAX
-    while (found := look_up(client, admin, name)) is not None:
+    while (found := look_up(client, name)) is not None:
         if topic_id and id_of(found) != topic_id:
             # Another topic of this name has been created since.
             return True
@@ -320,21 +317,13 @@ def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> Topic
     return TopicOffsets(topic_id, _by_number(cluster.latest(asked, isolation)))
 
 
-def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
+def topic_id(client: KafkaClient, topic: str) -> str:
     """Return Kafka's id of a topic; see ``id_of``.
-
-    Args:
-        client: the cluster.
-        topic: the topic.
-        admin: the admin client to use; None creates one.
 
     Raises:
         NotFoundError: the topic does not exist.
     """
-    found = look_up(client, admin or client.admin(), topic)
-    if found is None:
-        raise missing(client, topic)
-    return id_of(found)
+    return id_of(_checked(client, topic, ""))
 
 
 def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
@@ -375,15 +364,14 @@ def stable_ends(client: KafkaClient, topic: str) -> list[LogEnd]:
 
 
 def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
-    admin = client.admin()
-    found = _checked(client, admin, topic, "")
+    found = _checked(client, topic, "")
     numbers = sorted(part.id for part in found.partitions)
-    return Cluster(client, admin), [(topic, number) for number in numbers], id_of(found)
+    return Cluster(client), [(topic, number) for number in numbers], id_of(found)
 
 
-def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) -> TopicDescription:
-    """Perform ``check_identity`` over a given connection, and return the topic's description."""
-    found = look_up(client, admin, name)
+def _checked(client: KafkaClient, name: str, topic_id: str) -> TopicDescription:
+    """Perform ``check_identity``, and return the topic's description."""
+    found = look_up(client, name)
     if found is None:
         raise missing(client, name)
     now = id_of(found)
@@ -401,7 +389,7 @@ def _by_number(found: Offsets) -> dict[int, int]:
     return {number: offset for (_, number), offset in found.items()}
 
 
-def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted) -> None:
+def _accept(client: KafkaClient, name: str, wanted: _Wanted) -> None:
     """Check that a topic that this call did not create is acceptable.
 
     Raises:
@@ -409,7 +397,7 @@ def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted)
         InvalidInputError: the topic has another shape.
         AlreadyExistsError: the topic has or had records.
     """
-    shape = describe(client, admin, name)
+    shape = describe(client, name)
     if shape is None:
         raise missing(client, name)
     _compare(name, shape, wanted)
@@ -446,7 +434,7 @@ def _compare(name: str, shape: TopicShape, wanted: _Wanted) -> None:
         raise InvalidInputError(msg)
 
 
-def _settle(client: KafkaClient, admin: AdminClient, name: str, partitions: int | None) -> None:
+def _settle(client: KafkaClient, name: str, partitions: int | None) -> None:
     """Wait until a topic that was just created has a leader for each of its partitions and serves requests.
 
     Raises:
@@ -454,10 +442,10 @@ def _settle(client: KafkaClient, admin: AdminClient, name: str, partitions: int 
     """
     until = time.monotonic() + SETTLE_SECONDS_MAX
     while True:
-        parts = partitions_led(client, admin, name) or {}
+        parts = partitions_led(client, name) or {}
         if parts and all(parts.values()) and len(parts) == (partitions or len(parts)):
             # A broker may know that it leads a partition before it can serve requests for it.
-            Cluster(client, admin).earliest((name, number) for number in parts)
+            Cluster(client).earliest((name, number) for number in parts)
             return
         if time.monotonic() > until:
             msg = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -38,7 +37,7 @@ class RecordsSplit:
 
 
 class KafkaTail:
-    """Reads the tail of one log over one connection, because each micro-batch makes three requests."""
+    """Reads the tail of one log."""
 
     def __init__(self, log: KafkaLog, table: str) -> None:
         """Create the reader for the table at the path ``table``; nothing connects before the first call."""
@@ -46,10 +45,6 @@ class KafkaTail:
         self._table = table
         self._cluster = Cluster(log.client)
         self._partitions = [(log.topic, partition) for partition in range(log.partitions)]
-
-    @cached_property
-    def _admin(self) -> Any:
-        return self._log.client.admin()
 
     def starts(self) -> list[int]:
         """Return the first offset of each partition."""
@@ -63,7 +58,7 @@ class KafkaTail:
 
     def generation(self) -> str:
         """Return the topic's id."""
-        return topic_id(self._log.client, self._log.topic, self._admin)
+        return topic_id(self._log.client, self._log.topic)
 
     def check(self, generation: str, /, reached: Sequence[LogEnd] = ()) -> None:
         """Check that the topic still is the one with this id, and that its partitions have not lost these ends.

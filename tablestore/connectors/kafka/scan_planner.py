@@ -12,10 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from log_system.kafka.client.cluster import Cluster, GroupOffsets, Offsets, Partition
+from log_system.kafka.client.cluster import Cluster, GroupOffsets, Offsets, Partition, shortened
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.leader_epochs import shortened
 from log_system.kafka.client.topic import LOOK_SECONDS
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.records import LogEnd
