@@ -208,8 +208,16 @@ class Storage:
 
     def exists(self, name: str) -> bool:
         """Return whether a file or folder exists."""
-        with _answering(self.path(name), "looked up"):
-            return bool(self.filesystem.exists(self.path(name)))
+        return self._exists(self.path(name))
+
+    def _exists(self, target: str) -> bool:
+        # For fsspec's own ``exists``, any failure of a local file system, even Ctrl-C, says that nothing is there.
+        with _answering(target, "looked up"):
+            try:
+                self.filesystem.info(target)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names in a folder; empty if it does not exist."""
@@ -361,8 +369,8 @@ class Storage:
         self._remove(self.path())
 
     def _remove(self, target: str) -> None:
-        with _answering(target, "removed"):
-            if self.filesystem.exists(target):
+        if self._exists(target):
+            with _answering(target, "removed"):
                 self.filesystem.rm(target, recursive=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 
+from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import type_name
 from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
@@ -39,12 +40,13 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
         register_sketches(session)
     try:
-        rows = _rows(spec, rule, new)
-        if rule.removing:
-            _cut(session, spec, rule, rows)
-            rows = "SELECT * FROM rest"
-        session.execute(f"CREATE TEMP {arrived} arrived AS {_sequenced(spec, rule, rows)}")
-        session.execute(f"CREATE TEMP TABLE merged AS {_merged(spec, rule)}")
+        with interruptible():
+            rows = _rows(spec, rule, new)
+            if rule.removing:
+                _cut(session, spec, rule, rows)
+                rows = "SELECT * FROM rest"
+            session.execute(f"CREATE TEMP {arrived} arrived AS {_sequenced(spec, rule, rows)}")
+            session.execute(f"CREATE TEMP TABLE merged AS {_merged(spec, rule)}")
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
         reason = str(error).partition("\n")[0].rpartition("ValueError: ")[2].removesuffix(".")
         msg = f"merge-engine='{rule.name}': a merged value cannot be stored: {reason}."

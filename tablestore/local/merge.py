@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from snapshot.duckdb_connection import batches_of
+from snapshot.duckdb_connection import batches_of, interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
 from snapshot.quoting import quoted
@@ -146,10 +146,11 @@ class LocalMerge:
         )
         with streamed(connection, "target", schema, named):
             try:
-                found = connection.sql(self._query(schema.names)).to_arrow_reader(BATCH_ROWS)
-                for batch in batches_of(found):
-                    if batch.num_rows:
-                        yield self._evaluated(batch, places=places)
+                with interruptible():
+                    found = connection.sql(self._query(schema.names)).to_arrow_reader(BATCH_ROWS)
+                    for batch in batches_of(found):
+                        if batch.num_rows:
+                            yield self._evaluated(batch, places=places)
             except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException) as error:
                 if error.__cause__ is not None:
                     raise
@@ -305,7 +306,8 @@ class LocalMerge:
         with spilling(memory_limit=MEMORY) as connection:
             connection.register("row", pa.table(columns))
             try:
-                return connection.sql(f"SELECT {text} FROM row").to_arrow_table().column(0)
+                with interruptible():
+                    return connection.sql(f"SELECT {text} FROM row").to_arrow_table().column(0)
             except duckdb.Error as error:
                 msg = f"{what}: DuckDB does not take it: {_reason(error)}."
                 raise InvalidInputError(msg) from error

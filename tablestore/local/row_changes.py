@@ -10,6 +10,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
+from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
 from snapshot.quoting import quoted
@@ -128,8 +129,9 @@ class RowEvaluator:
     def _evaluated(self, batch: pa.RecordBatch, expressions: list[str], clause: str) -> pa.Table:
         selected = ", ".join(f"{text} AS {quoted(f'v{number}')}" for number, text in enumerate(expressions))
         try:
-            self._connection.register("rows", batch)
-            return self._connection.sql(f"SELECT {selected} FROM rows").to_arrow_table()
+            with interruptible():
+                self._connection.register("rows", batch)
+                return self._connection.sql(f"SELECT {selected} FROM rows").to_arrow_table()
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
             msg = f"{self._verb}: {clause}: DuckDB cannot evaluate it: {reason}. {NOTHING_WRITTEN}"

@@ -12,6 +12,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling, type_name
 from snapshot.merge.predicate import Predicate
@@ -203,7 +204,8 @@ def _check(predicate: TextPredicate, what: str) -> None:
     with spilling(memory_limit=MEMORY_LIMIT) as connection:
         try:
             # A literal that is invalid for the column's type fails only when the condition is evaluated on a row.
-            connection.register("row", row).execute(f"SELECT 1 FROM row WHERE {predicate.sql_with(quoted)}")
+            with interruptible():
+                connection.register("row", row).execute(f"SELECT 1 FROM row WHERE {predicate.sql_with(quoted)}")
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
             msg = f"{what}: DuckDB does not take it: {reason}."

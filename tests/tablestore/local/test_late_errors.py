@@ -12,7 +12,7 @@ import pytest
 
 from snapshot.errors import DataLostError, InvalidInputError, TableStoreError
 from tablestore import LocalTable, when_matched, when_not_matched
-from tablestore.local import merge
+from tablestore.local import merge, row_changes
 
 COLUMNS = "id int, v string, n int"
 KEYS: dict[str, dict[str, Any]] = {"key": {"primary_key": ["id"]}, "no key": {}}
@@ -113,3 +113,25 @@ def test_a_target_that_fails_late_in_a_merge_keeps_its_own_error(
     monkeypatch.setattr(merge.LocalMerge, "matches", failing)
     relation = duckdb.connect().sql("SELECT i::INT AS id, 5 AS n FROM range(400_000) t(i)")
     checked(table, lambda: table.merge(relation, "id", MERGE), DataLostError, OWN)
+
+
+class Interrupted:
+    """Rows in whose middle Ctrl-C arrives."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("verb", ["update", "delete"])
+def test_ctrl_c_is_not_an_error_of_the_statement(table: LocalTable, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB reports it as an error of the query that it interrupts."""
+    monkeypatch.setattr(row_changes, "_one_row", lambda schema: Interrupted())
+    monkeypatch.setattr(pa, "table", lambda *given, **named: Interrupted())
+    verbs: dict[str, Callable[[], Any]] = {
+        "update": lambda: table.update("id = 1", {"n": "n + 1"}),
+        "delete": lambda: table.delete("n = '1'"),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        verbs[verb]()
+    monkeypatch.undo()
+    assert table.to_arrow().to_pylist() == [{"id": 1, "v": "a", "n": 1}]
