@@ -229,7 +229,7 @@ def _(world: World) -> None:
 
 @case(
     "inspect.snapshots inspect.files inspect.partitions inspect.buckets inspect.schemas inspect.options "
-    "inspect.log inspect.consumers inspect.tags inspect.of"
+    "inspect.log inspect.consumers inspect.tags inspect.of inspect.compacted"
 )
 def _(world: World) -> None:
     table = world.table(log=True)
@@ -238,6 +238,8 @@ def _(world: World) -> None:
             assert call("snapshots").count() == 2
         elif not name.startswith("_"):
             assert call().columns, name
+    table.compact()
+    assert table.inspect.compacted().count() == table.read().count()
 
 
 @case("read_stream write_stream consumers.all consumers.reset")

@@ -44,6 +44,7 @@ def given(**options: str) -> dict[str, str]:
 def crafted(path: Path, options: Mapping[str, str]) -> Path:
     """Make a table as an author makes it who checks nothing, or an older version of the store did; needs no broker."""
     storage = Storage.at(str(path))
+    path.mkdir(exist_ok=True)
     LogIndex(storage).put(IndexEntry(0, 0, "create", (OffsetRange(0, 0, 0, 0),)))
     TableFiles.create(storage, TableSpec("0" * 32, SCHEMA.json(), (), (), {"bucket": "1", **options}))
     return path
