@@ -24,8 +24,15 @@ _DERIVED = ("*.index", "*.timeindex", "*.txnindex", "*.snapshot", "leader-epoch-
 
 
 def ends_of(servers: str, topic: str) -> dict[int, int]:
-    """Return the end of each partition, with what is in open transactions."""
-    return latest_offsets(KafkaClient({"bootstrap.servers": servers}), topic, read_committed=False)
+    """Return the end of each partition with the markers of its transactions, which come after a commit is confirmed."""
+    client = KafkaClient({"bootstrap.servers": servers})
+
+    def over() -> dict[int, int] | None:
+        ends = latest_offsets(client, topic, read_committed=False)
+        return ends if latest_offsets(client, topic, read_committed=True) == ends else None
+
+    found: dict[int, int] = until(over)
+    return found
 
 
 def lose_ends(kafka: LocalKafka, topic: str, offsets: Mapping[int, int]) -> None:
