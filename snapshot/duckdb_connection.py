@@ -102,6 +102,17 @@ def batches_of(result: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         raise _CLASSES.get(text.partition(":")[0], duckdb.Error)(text) from None
 
 
+def unsliced(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that DuckDB takes: it refuses a slice of a column whose rows have rows as fields (DuckDB 2.0)."""
+    if any(column.offset and _has_row_in_row(column.type) for column in rows.columns):
+        return pa.concat_batches([rows])
+    return rows
+
+
+def _has_row_in_row(data_type: pa.DataType) -> bool:
+    return pa.types.is_struct(data_type) and any(pa.types.is_struct(field.type) for field in data_type)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` when Ctrl-C ends a query.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 
-from snapshot.duckdb_connection import connect, give_back, interruptible, take
+from snapshot.duckdb_connection import connect, give_back, interruptible, take, unsliced
 
 _STATEMENTS_MAX = 64
 
@@ -109,7 +109,7 @@ class _PreparedQueries:
         """Return the result of a query; batches are let go afterwards."""
         try:
             for name, table in tables.items():
-                self._slot(name, table.schema).batch = table
+                self._slot(name, table.schema).batch = unsliced(table)
             statement = self._prepared(sql)
             rows = max(len(table) for table in tables.values())
             return self._connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))

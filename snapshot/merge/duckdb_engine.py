@@ -26,7 +26,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
+from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take, unsliced
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.system_columns import relabelled
@@ -275,7 +275,7 @@ def streamed(
 
     def watched() -> Iterator[pa.RecordBatch]:
         try:
-            yield from batches
+            yield from map(unsliced, batches)
         except Exception as error:
             raised.append(error)
             raise

@@ -29,6 +29,7 @@ import duckdb
 import fsspec
 import pyarrow as pa
 
+from snapshot.duckdb_connection import unsliced
 from snapshot.merge.aggregate_sql import merge
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
@@ -98,7 +99,7 @@ class Lookup:
                 if bucket not in buckets:
                     load_numbered(session, f"new{bucket}", schema, iter(()))
                     buckets[bucket] = None
-                session.register("part", numbered(part))
+                session.register("part", unsliced(numbered(part)))
                 session.execute(f"INSERT INTO new{bucket} SELECT * FROM part")
                 session.unregister("part")
             for bucket in sorted(buckets):

@@ -10,7 +10,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from snapshot.duckdb_connection import interruptible
+from snapshot.duckdb_connection import interruptible, unsliced
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
 from snapshot.quoting import quoted
@@ -130,7 +130,7 @@ class RowEvaluator:
         selected = ", ".join(f"{text} AS {quoted(f'v{number}')}" for number, text in enumerate(expressions))
         try:
             with interruptible():
-                self._connection.register("rows", batch)
+                self._connection.register("rows", unsliced(batch))
                 return self._connection.sql(f"SELECT {selected} FROM rows").to_arrow_table()
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")

@@ -12,7 +12,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from snapshot.duckdb_connection import interruptible
+from snapshot.duckdb_connection import interruptible, unsliced
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling, type_name
 from snapshot.merge.predicate import Predicate
@@ -86,7 +86,7 @@ class TextPredicate(Predicate):
         """Yield the rows of the given batches for which the conditions are true."""
         with errors_mapped(self.what), spilling(memory_limit=MEMORY_LIMIT) as connection:
             for batch in batches:
-                connection.register("rows", batch)
+                connection.register("rows", unsliced(batch))
                 yield from read(connection, f"SELECT * FROM rows WHERE {self.sql}", [], batch.schema)
 
     def on(self, columns: Iterable[str]) -> TextPredicate:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from snapshot.duckdb_connection import unsliced
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.quoting import quoted
 from snapshot.schema.system_columns import conform
@@ -140,7 +141,7 @@ class RowMultiset(SegmentedState):
 def query(db: duckdb.DuckDBPyConnection, text: str, **tables: pa.Table) -> pa.Table:
     """Return the rows of a query over Arrow tables, by name."""
     for name, table in tables.items():
-        db.register(name, table)
+        db.register(name, pa.Table.from_batches(map(unsliced, table.to_batches()), schema=table.schema))
     try:
         return db.sql(text).to_arrow_table()
     finally:
