@@ -23,6 +23,7 @@ from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.records import LogSinkFactory, RowCheck, SentRange
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, SIGNS, RowKind
+from snapshot.schema.map_keys import refuse_repeated_keys
 from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import SEQ, conform, relabelled, with_kind
@@ -276,6 +277,7 @@ class Stager:
         self._check_nulls(batch)
         refuse_nested_nulls(batch, self.spec.arrow)
         refuse_broken_text(batch)
+        refuse_repeated_keys(batch)
         arrives = None
         if self.spec.has_key and self.spec.partition_by:
             kinds = batch.column(batch.schema.get_field_index(KIND))
