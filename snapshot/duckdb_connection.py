@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 IDLE_MAX = 8
@@ -103,14 +104,19 @@ def batches_of(result: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def unsliced(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that DuckDB takes: it refuses a slice of a column whose rows have rows as fields (DuckDB 2.0)."""
-    if any(column.offset and _has_row_in_row(column.type) for column in rows.columns):
-        return pa.concat_batches([rows])
-    return rows
+    """Return rows with nested columns copied if they have an offset, because DuckDB 2.0 rejects struct slices."""
+    columns = [column.take(pa.array(np.arange(len(rows)))) if _has_offset(column) else column for column in rows]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _has_row_in_row(data_type: pa.DataType) -> bool:
-    return pa.types.is_struct(data_type) and any(pa.types.is_struct(field.type) for field in data_type)
+def _has_offset(array: pa.Array) -> bool:
+    if not array.type.num_fields:
+        return False
+    if pa.types.is_struct(array.type):
+        inner = [array.field(i) for i in range(array.type.num_fields)]
+    else:
+        inner = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+    return array.offset > 0 or any(child.offset > 0 or _has_offset(child) for child in inner)
 
 
 @contextmanager

@@ -112,22 +112,6 @@ def relabel(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(_RelabelledChanges(batch, schema))
 
 
-def without_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with nested columns copied if they have an offset, because DuckDB 2.0 rejects struct slices."""
-    columns = [column.take(pa.array(np.arange(len(batch)))) if _has_offset(column) else column for column in batch]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def _has_offset(array: pa.Array) -> bool:
-    if not array.type.num_fields:
-        return False
-    if pt.is_struct(array.type):
-        inner = [array.field(i) for i in range(array.type.num_fields)]
-    else:
-        inner = [array.keys, array.items] if pt.is_map(array.type) else [array.values]
-    return array.offset > 0 or any(child.offset > 0 or _has_offset(child) for child in inner)
-
-
 def check_changes(changes: pa.RecordBatch, expected: pa.Schema, most: int = RowKind.DELETE) -> np.ndarray:
     """Check a batch of changes against its schema and return its row kinds (int8), which must not exceed ``most``.
 

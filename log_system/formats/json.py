@@ -44,7 +44,6 @@ from log_system.formats.changes_schema import (
     forbids_nulls,
     has_forbidden_null,
     relabel,
-    without_offsets,
 )
 from log_system.formats.duckdb_json import (
     can_be_unusual,
@@ -264,7 +263,7 @@ class JsonFormat:
     def _write(self, changes: pa.RecordBatch) -> tuple[pa.Array | None, pa.Array]:
         """Return the keys (None without a primary key) and the values of changes as text columns."""
         unusual = any(is_unusual(changes.column(i)) for i in self._unusual)
-        seen = relabel(without_offsets(changes), self._seen)
+        seen = relabel(changes, self._seen)
         written: set[int] = set()
         for i in self._timestamps:
             column = timestamp_text(changes.column(i))
@@ -385,7 +384,7 @@ class JsonFormat:
                 for name in names
             }
         )
-        records = without_offsets(relabel(changes, self._seen)).append_column("v", value)
+        records = relabel(changes, self._seen).append_column("v", value)
         answer = self._duck.run(f"SELECT {text} = v FROM records", records=records).column(0)
         same: np.ndarray = answer.to_numpy(zero_copy_only=False)
         return same

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from log_system.formats.changes_schema import relabel, without_offsets
+from log_system.formats.changes_schema import relabel
 from log_system.formats.duckdb_json import can_be_unusual, duckdb_type, is_unusual, object_sql, write_sql
 from log_system.formats.thread_duckdb import Duck
 
@@ -104,7 +104,7 @@ class JsonLines:
         """Return one JSON object per row."""
         unusual = any(is_unusual(batch.column(i)) for i in self._unusual)
         fields = {f.name: write_sql(f.type, f"c{i}", unusual=unusual) for i, f in enumerate(self._schema)}
-        rows = relabel(without_offsets(batch), self._seen)
+        rows = relabel(batch, self._seen)
         lines: list[str] = self._duck.run(f"SELECT {object_sql(fields)} FROM rows", rows=rows).column(0).to_pylist()
         return lines
 

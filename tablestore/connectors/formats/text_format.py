@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from log_system.formats.base import joined
-from log_system.formats.changes_schema import relabel, without_offsets
+from log_system.formats.changes_schema import relabel
 from log_system.formats.duckdb_json import duckdb_type
 from log_system.formats.thread_duckdb import Duck
 from snapshot.errors import InvalidInputError
@@ -101,7 +101,7 @@ class TextFormat(PortableFormat):
             sql = f"SELECT {', '.join(self._expressions[number] for number in left)} FROM seen"
             given = relabel(rows.select(left), pa.schema([self._seen.field(number) for number in left]))
             try:
-                made = self._duck.run(sql, seen=without_offsets(given))
+                made = self._duck.run(sql, seen=given)
             except duckdb.Error as error:
                 msg = f"rows cannot be written as {self.name.upper()}: {error}"
                 raise InvalidInputError(msg) from error
