@@ -24,7 +24,7 @@ from tablestore.options.read_options import (
 from tablestore.options.value_types import names_of
 from tablestore.read import anti_join_scan, base_table_columns, bitmap_scan
 from tablestore.read.spark_splits import frame_of_splits
-from tablestore.read.split_planner import layout_splits, snapshot_splits
+from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.time_travel import Point, between, chosen_snapshot
 from tablestore.spark.lost_files import explain_lost_files
 from tablestore.spark.tasks import parallelism
@@ -108,7 +108,7 @@ def read_compacted(spark: SparkSession, table: TableContext) -> DataFrame:
     if found is not None:
         return found
     tasks = parse_read_options(source_options(spark, table)).tasks
-    return frame_of_splits(spark, layout_splits(files, layout, tasks=tasks), spec, names)
+    return frame_of_splits(spark, snapshot_splits(files, layout, tasks=tasks), spec, names)
 
 
 def _by_delta(

@@ -22,7 +22,7 @@ _SPLIT_BYTES_MAX = 128 << 20
 
 def snapshot_splits(
     table: TableFiles,
-    snapshot_id: int,
+    snapshot: int | SnapshotFiles,
     *,
     tasks: int,
     columns: Sequence[str] | None = None,
@@ -35,7 +35,7 @@ def snapshot_splits(
 
     Args:
         table: the table.
-        snapshot_id: the snapshot.
+        snapshot: the snapshot, or its files.
         tasks: desired number of splits.
         columns: the columns to read; None for all.
         predicate: the rows to read; None for all. Files of partitions without such rows are skipped.
@@ -46,30 +46,7 @@ def snapshot_splits(
     Raises:
         NotFoundError: the snapshot's files are no longer known.
     """
-    return layout_splits(
-        table,
-        table.layout(snapshot_id),
-        tasks=tasks,
-        columns=columns,
-        predicate=predicate,
-        spec=spec,
-        bucket=bucket,
-        whole_buckets=whole_buckets,
-    )
-
-
-def layout_splits(
-    table: TableFiles,
-    layout: SnapshotFiles,
-    *,
-    tasks: int,
-    columns: Sequence[str] | None = None,
-    predicate: Predicate | None = None,
-    spec: TableSpec | None = None,
-    bucket: int | None = None,
-    whole_buckets: bool = False,
-) -> list[MergedSplit]:
-    """Return splits of the rows in the files of a snapshot; the other arguments are those of ``snapshot_splits``."""
+    layout = table.layout(snapshot) if isinstance(snapshot, int) else snapshot
     spec = spec or table.spec
     kept = in_kept_partitions(table.spec, layout.base, predicate)
     if not spec.has_key:
