@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapshot.errors import CorruptedError
+from snapshot.schema.defaults import defaults_in
 from snapshot.schema.physical_names import Columns, compact, visible_json
 from snapshot.schema.system_columns import BUCKET
 
@@ -135,6 +136,11 @@ class TableSpec:
     def rowkind_field(self) -> str | None:
         """The column whose value is the kind of a written row, such as ``-D``; None if there is none."""
         return self.properties.get(ROWKIND_FIELD)
+
+    @cached_property
+    def defaults(self) -> dict[str, pa.Scalar]:
+        """The values that take the place of NULL in the rows of a write, by column."""
+        return defaults_in(self.properties, self.arrow)
 
     @property
     def root_partitions(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from snapshot.schema.spec import BUCKET_KEY, ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
+from tablestore.options.merge_options import is_default
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import OPTIONS, parse_options, without_removed
 from tablestore.options.unknown_options import refuse_unknown_option
@@ -160,12 +161,13 @@ def _properties(
         client = parsed.log.kafka.client
         new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
         check_stored(new, table.allowed, client["bootstrap.servers"])
+    merge_rule(parsed.merge, spec.arrow, spec.primary_key)
     return parsed.to_properties()
 
 
 def is_changeable(name: str) -> bool:
     """Return whether an option may change after ``create``."""
-    return name not in _FIXED_WHY and name.startswith(CHANGEABLE)
+    return (name not in _FIXED_WHY and name.startswith(CHANGEABLE)) or is_default(name)
 
 
 def _check_changeable(path: str, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
+from snapshot.schema.defaults import DEFAULT_VALUE
 from snapshot.schema.spec import ROWKIND_FIELD
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
@@ -93,6 +94,12 @@ _FIELD_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
         f"{FIELDS}<column>.{IGNORE_RETRACT}",
         BOOLEAN,
         doc="Deletes and preimages take nothing back from this column.",
+    ),
+    OptionSpec(
+        f"{FIELDS}<column>.{DEFAULT_VALUE}",
+        VERBATIM,
+        doc="What is written in place of NULL, also in a column that rows lack. May change after `create`, for rows "
+        "that are written then. Not for columns of the primary key, nor with `partial-update`.",
     ),
 )
 FIELD_OPTIONS: Final = {spec.name.rpartition(".")[2]: spec for spec in _FIELD_OPTIONS}
@@ -179,10 +186,10 @@ class MergeOptions(Group):
         Raises:
             InvalidInputError: it has no primary key.
         """
-        given = self.to_properties()
+        given = [name for name in self.to_properties() if not is_default(name)]
         if given and not primary_key:
             msg = (
-                f"option '{next(iter(given))}' needs a primary key, by which rows are merged; this table has none. "
+                f"option '{given[0]}' needs a primary key, by which rows are merged; this table has none. "
                 "Declare one, or leave the option out."
             )
             raise InvalidInputError(msg)
@@ -199,6 +206,11 @@ def _check_functions(given: Mapping[str, str]) -> None:
 def is_field_option(name: str) -> bool:
     """Return whether the name is a per-column option."""
     return name.startswith(FIELDS) and name != DEFAULT_FUNCTION and split_field_option(name)[1] in FIELD_OPTIONS
+
+
+def is_default(name: str) -> bool:
+    """Return whether the name is the option of a column's default."""
+    return is_field_option(name) and split_field_option(name)[1] == DEFAULT_VALUE
 
 
 def split_field_option(name: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge import merge_rules
 from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.sketches import has_sketches
+from snapshot.schema.defaults import DEFAULT_VALUE, default_of
 from snapshot.schema.spec import ROWKIND_FIELD
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import (
@@ -75,6 +76,11 @@ _FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
     Function.HLL_SKETCH: (pa.types.is_binary, "BINARY"),
 }
 """The column types that a function accepts; functions that are not listed accept any type."""
+_TAKERS: Mapping[str, Sequence[Engine]] = {
+    SEQUENCE_GROUP: [Engine.PARTIAL_UPDATE],
+    DEFAULT_VALUE: [each for each in Engine if each is not Engine.PARTIAL_UPDATE],
+}
+"""The merge engines of per-column options that are not those of aggregate functions."""
 
 
 def merge_rule(options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str]) -> MergeRule:
@@ -253,8 +259,10 @@ class _Maker:
                 msg = f"option '{ROWKIND_FIELD}': column '{kind}' has type {given}; expected STRING."
                 raise InvalidInputError(msg)
         for what, options in self._given.items():
-            for column in options if what != SEQUENCE_GROUP else ():
+            for column, text in options.items() if what != SEQUENCE_GROUP else ():
                 self._named(f"{FIELDS}{column}.{what}", column, single=True)
+                if what == DEFAULT_VALUE:
+                    default_of(column, text, self._schema.field(column).type)
         for what, functions in (
             (DELIMITER, (Function.LISTAGG,)),
             (DISTINCT, (Function.COLLECT, Function.LISTAGG)),
@@ -307,8 +315,8 @@ class _Maker:
             (DEFAULT_FUNCTION, options.default_function is not None, aggregates),
         ]
         for name in options.fields:
-            is_group = split_field_option(name)[1] == SEQUENCE_GROUP
-            known.append((name, True, [Engine.PARTIAL_UPDATE] if is_group else aggregates))
+            what = split_field_option(name)[1]
+            known.append((name, True, _TAKERS.get(what, aggregates)))
         for name, is_given, takers in known:
             if is_given and engine not in takers:
                 words = " or ".join(f"merge-engine='{each}'" for each in takers)

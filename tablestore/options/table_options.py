@@ -9,6 +9,7 @@ from log_system.kafka.client.client_options import check_client_options
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from log_system.kafka.option_checks import check_choices
 from snapshot.errors import InvalidInputError
+from snapshot.schema.defaults import DEFAULT_VALUE
 from snapshot.schema.spec import BUCKET_KEY
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
@@ -155,8 +156,8 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        # Do not strip a delimiter, which may be a space.
-        return value if name.endswith(DELIMITER) else value.strip()
+        # Do not strip a delimiter or a default, which may be a space.
+        return value if name.endswith((DELIMITER, DEFAULT_VALUE)) else value.strip()
     if isinstance(value, int | float):
         return str(value)
     msg = f"option '{name}': expected text, a number or a boolean, got {type(value).__name__}. Write it as text."

@@ -119,8 +119,6 @@ def refuse_unknown_option(name: str, known: Collection[str], table: str = "") ->
         hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
     elif name.startswith("lookup."):
         hint = _LOOKUPS
-    elif name.startswith("fields.") and name.endswith(".default-value"):
-        hint = "columns have no defaults: write the value, in SQL by COALESCE(column, value) in the INSERT"
     elif name.startswith("file-index."):
         hint = _NO_INDEX
     else:

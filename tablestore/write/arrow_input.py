@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, SIGNS, RowKind
+from snapshot.schema.defaults import filled
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform
 from snapshot.staging.stage import UNKNOWN_KIND, UNKNOWN_SIGN, change_file_schema
@@ -48,6 +49,8 @@ def prepare_batches(
                 if not preimages:
                     keep = pc.not_equal(columns[KIND], int(RowKind.UPDATE_BEFORE))
         row += batch.num_rows
+        if spec.defaults:
+            columns = filled(columns, spec.defaults, deletes=preimages)
         shaped = pa.RecordBatch.from_pydict(columns)
         yield conform(shaped if keep is None else shaped.filter(keep), target)
 
@@ -82,7 +85,7 @@ def check_names(names: Sequence[str], spec: TableSpec) -> None:
     """Check the names of the columns of rows to write; case does not count.
 
     Columns that were added to the table later may be missing, so that existing writers continue to work; their rows
-    have NULL in them.
+    have NULL in them. So may columns with a default.
 
     Raises:
         InvalidInputError: a column is missing or unknown, or is ``_change_type`` although the table has no key.
@@ -96,7 +99,8 @@ def check_names(names: Sequence[str], spec: TableSpec) -> None:
             "this table has none. Drop the column to append the rows."
         )
         raise InvalidInputError(msg)
-    missing = [name for name in spec.arrow.names if name.lower() not in given and name not in spec.added]
+    may_lack = spec.added | spec.defaults.keys()
+    missing = [name for name in spec.arrow.names if name.lower() not in given and name not in may_lack]
     extra = [name for name in names if name.lower() not in allowed]
     if missing or extra:
         parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]

@@ -88,10 +88,11 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
         frame = frame.where(~F.col(backquoted(given[marks.column.lower()].name)).eqNullSafe(before))
     found = [given.get(field.name.lower()) for field in spec.schema.fields]
     if [f and (f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in spec.schema.fields]:
-        frame = frame.select(*table_columns(frame.schema, spec), *([F.col(change_type)] if change_type else []))
+        columns = table_columns(frame.schema, spec, fills=False)
+        frame = frame.select(*columns, *([F.col(change_type)] if change_type else []))
     # SQL expressions, because each call on a Column object makes several round trips to Spark's JVM.
     shaped = frame.selectExpr(
-        *map(backquoted, spec.schema.names),
+        *(_filled(field, spec, None if preimages else marks) for field in spec.schema.fields),
         *([f"{_kind_of(marks)} AS {KIND}"] if marks is not None else []),
         f"monotonically_increasing_id() AS {SEQ}",
     )
@@ -112,12 +113,35 @@ def _kind_of(marks: arrow_input.KindMarks) -> str:
     return f"CASE {backquoted(marks.column)} {cases} ELSE {_byte(marks.unknown)} END"
 
 
+def _filled(field: StructField, spec: TableSpec, marks: arrow_input.KindMarks | None) -> str:
+    """Return SQL of a column with its default in place of NULL: in all rows, or with ``marks`` in all but deletes."""
+    name = backquoted(field.name)
+    if field.name not in spec.defaults:
+        return name
+    default = _default(field, spec)
+    if marks is None:
+        return f"coalesce({name}, {default}) AS {name}"
+    deleted = f"{backquoted(marks.column)} <=> {text_literal(marks.names[RowKind.DELETE])}"
+    return f"if({deleted}, {name}, coalesce({name}, {default})) AS {name}"
+
+
+def _default(field: StructField, spec: TableSpec) -> str:
+    """Return SQL of a column's default."""
+    text = str(spec.defaults[field.name].cast(pa.string()))
+    return f"CAST({text_literal(text)} AS {field.dataType.simpleString()})"
+
+
 def _byte(number: int) -> str:
     return f"CAST({int(number)} AS TINYINT)"
 
 
-def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
+def table_columns(schema: StructType, spec: TableSpec, *, fills: bool = True) -> list[Column]:
     """Return the table's columns as selected from a frame, cast to wider types where needed.
+
+    Args:
+        schema: the frame's.
+        spec: the table.
+        fills: put the defaults of columns in place of NULL.
 
     Raises:
         InvalidInputError: the frame's columns do not fit; see ``check_columns``.
@@ -126,13 +150,12 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
     columns = []
     for field in spec.schema.fields:
         source = given.get(field.name.lower())
-        if source is None:
-            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
-            continue
-        column = F.col(backquoted(source.name))
-        if source.dataType != field.dataType:
+        column = F.lit(None) if source is None else F.col(backquoted(source.name))
+        if source is None or source.dataType != field.dataType:
             # Spark does not cast to a NOT NULL field of a row; the writer checks such fields.
             column = column.cast(as_nullable(field.dataType))
+        if fills and field.name in spec.defaults:
+            column = F.coalesce(column, F.expr(_default(field, spec)))
         columns.append(column.alias(field.name))
     return columns
 

@@ -229,7 +229,6 @@ def test_a_bucket_key_may_be_the_primary_key_and_nothing_else_where_there_is_one
         ("connector", "log.system=kafka"),
         ("scan.startup.mode", "scan_mode"),
         ("sink.parallelism", "connector"),
-        ("fields.a.default-value", "COALESCE(column, value) in the INSERT"),
         ("zzz", "docs/reference/options.md"),
     ],
 )
