@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from log_system.formats import FORMATS, Format, LogFormat, open_format
 from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, Setting
-from log_system.kafka.client.thread_local_cache import ThreadLocalCache
+from log_system.thread_local_cache import ThreadLocalCache
 
 _RECORD_BYTES: Final = 900_000
 """Most bytes of a record with several rows."""

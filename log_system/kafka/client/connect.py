@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from log_system.kafka.client.errors import CREDENTIAL_CODES, codes, translate
+from log_system.kafka.client.process_bound import BoundConsumer, BoundProducer, ProcessBound
 from log_system.kafka.client.secrets import ClientValue, redact, resolve
 from log_system.kafka.client.shared_admin import SharedAdmin, forget, lend
 from snapshot.errors import AlreadyExistsError, NotFoundError, TableStoreError
@@ -179,7 +180,7 @@ class KafkaClient:
             must["transactional.id"] = transactional_id
         config = self._config(PRODUCER_DEFAULTS, _CONSUMER_ONLY, {**must, **overrides})
         with kafka_errors("make a Kafka producer", self):
-            return Producer(config, logger=self._watch)
+            return BoundProducer(config, logger=self._watch)
 
     def consumer(self, group_id: str, **overrides: Setting) -> Consumer:
         """Create a read-committed consumer without auto-commit and without automatic offset reset.
@@ -201,7 +202,7 @@ class KafkaClient:
         }
         config = self._config(_CONSUMER, _PRODUCER_ONLY, {**must, **overrides})
         with kafka_errors("make a Kafka consumer", self):
-            return Consumer(config, logger=self._watch)
+            return BoundConsumer(config, logger=self._watch)
 
     def admin(self, *, shared: bool = True) -> SharedAdmin:
         """Return an admin client.
@@ -270,7 +271,10 @@ def discard(producer: Any) -> None:
     """Drop what a producer has queued, without waiting for the broker; the producer is not used any more.
 
     The delivery reports of dropped records hold the producer, its threads and its connections until they are served.
+    In a process that was forked, the producer is left alone: its threads do not answer.
     """
+    if isinstance(producer, ProcessBound) and producer.is_elsewhere:
+        return
     producer.purge()
     # A fenced producer raises its fatal error here, once; the caller has that error already.
     for _ in range(2):

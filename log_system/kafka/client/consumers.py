@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from log_system.kafka.client.connect import KafkaClient, Setting
-from log_system.kafka.client.thread_local_cache import ThreadLocalCache
+from log_system.thread_local_cache import ThreadLocalCache
 
 ANSWER_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 0.5

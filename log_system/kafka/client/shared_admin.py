@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
+from log_system.kafka.client.process_bound import ProcessBound
+
 _IDLE_SECONDS_MAX: Final = 30.0
 """An older connection is not used again. librdkafka reports the loss of one that was idle for up to a minute."""
 _OPEN_MAX: Final = 4
@@ -31,7 +33,7 @@ class Watch(Protocol):
         """Return the last connection error if it is recent."""
 
 
-class SharedAdmin(AdminClient):
+class SharedAdmin(ProcessBound, AdminClient):
     """An admin client with what it has reported and when it was last lent. Its methods are thread-safe."""
 
     def __init__(self, config: Mapping[str, Any], watch: Watch) -> None:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from log_system.formats import EncodedRecords
 from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors, translate
-from log_system.kafka.client.thread_local_cache import ThreadLocalCache
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.record_limits import record_limit
+from log_system.thread_local_cache import ThreadLocalCache
 from snapshot.records import SentRange
 
 _QUEUE_WAIT_SECONDS = 0.05

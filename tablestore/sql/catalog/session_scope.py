@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import hashlib
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -97,7 +98,7 @@ class Scope:
         if self._session_states is None:
             name = f"session-{uuid.uuid4().hex}"
             self._session_states = folder.child(name).root
-            atexit.register(folder.remove_tree, name)
+            atexit.register(_remove, folder, name, os.getpid())
         return self._session_states
 
     @contextmanager
@@ -282,3 +283,9 @@ class Scope:
 def _in_spark(key: str) -> str | None:
     """Return the Spark name of a setting, or None if it is not set in Spark."""
     return IN_SPARK.get(key, key if key.startswith(SPARK) else None)
+
+
+def _remove(folder: Storage, name: str, process: int) -> None:
+    """Remove a folder at the end of a process, but not of one that was forked from it."""
+    if os.getpid() == process:
+        folder.remove_tree(name)

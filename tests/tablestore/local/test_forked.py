@@ -1,14 +1,16 @@
-"""Processes that are forked from one that has used a table: refused, since each would lose rows of the other."""
+"""Processes forked from one that has used a table: refused, since each would lose rows of the other, but they end."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from log_system.local_kafka.owned import LocalKafka
 from tablestore import create_local
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -82,3 +84,50 @@ def test_processes_that_open_the_table_themselves_may_be_forked(tmp_path: Path) 
         capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=Path.cwd(), check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["[1, 2, 3, 4, 5, 6]", "6"]
+
+
+ENDS = """
+import multiprocessing
+import os
+import sys
+from tablestore import create_local, open_local
+
+path, act, consistency, servers, topic = sys.argv[1:]
+options = {"log.consistency": consistency, "kafka.bootstrap.servers": servers, "kafka.topic": topic, "bucket": 2}
+with create_local(path, "id bigint not null", primary_key="id", log_system="kafka", options=options) as table:
+    table.write([{"id": 1}, {"id": 2}, {"id": 3}])
+    followed = table.tail(scan_mode="earliest")
+    next(followed)
+    if act == "multiprocessing":
+        process = multiprocessing.get_context("fork").Process(target=table.close)
+        process.start()
+        process.join()
+        code = process.exitcode
+    else:
+        child = os.fork()
+        if child == 0 and act == "returns":
+            sys.exit()
+        if child == 0:
+            followed.close()
+            table.close()
+            del followed, table
+            sys.exit()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    table.write([{"id": 4}])
+    next(followed)
+print(code, open_local(path).count())
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("consistency", ["transactional", "eventual"])
+@pytest.mark.parametrize("act", ["returns", "closes", "multiprocessing"])
+def test_a_forked_process_ends(
+    tmp_path: Path, kafka: LocalKafka, topic: Callable[[], str], act: str, consistency: str
+) -> None:
+    """The clients' threads are not in it: librdkafka would abort it, or wait for them. The parent goes on."""
+    done: Any = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path / "t"), act, consistency, kafka.bootstrap_servers, topic()],
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=Path.cwd(), check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["0", "4"], done
