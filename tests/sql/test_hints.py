@@ -145,7 +145,22 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
         ("SELECT * FROM s$manifests", "no metadata table 'manifests'. There are"),
         ("SELECT * FROM s /*+ OPTIONS('snapshot' = 'x') */", "option 'snapshot': expected a whole number of 0"),
         ("SELECT * FROM s /*+ OPTIONS('scan.partitions' = 'max_pt()') */", "'s.*the table has no partitions"),
-        ("SELECT * FROM s /*+ OPTIONS('scan.partitions' = 'max_two_pt()') */", "expected 'max_pt\\(\\)', the newest"),
+        ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'b=max_pt()') */", "expected 'max_pt\\(\\)' or 'max_two_pt"),
+        ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'a=1') */", "a value for each column: .*; got 'a=1'"),
+        ("SELECT * FROM s /*+ OPTIONS('incremental-between' = '1') */", "'s .*expected two snapshots or tags, such as"),
+        (
+            "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-timestamp' = '1,2') */",
+            "expected one of the options .*, got incremental-between and incremental-between-timestamp",
+        ),
+        (
+            "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'snapshot' = '1') */",
+            "a range and 'snapshot' exclude each other",
+        ),
+        (
+            "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-scan-mode' = 'diff') */",
+            "'diff' is not supported: say SELECT .* EXCEPT",
+        ),
+        ("SELECT * FROM s$files /*+ OPTIONS('snapshot' = '1') */", "there is no table or view 's\\$files'"),
         ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),
         ("CREATE VIEW x AS SELECT * FROM t /*+ OPTIONS('properties.sasl.password' = 'p') */", "holds a credential"),
         (f"SELECT /*+ LOOKUP('table' = 'x') */ {LOOKED}", "hint LOOKUP: table 'x': the query looks up d, s"),
@@ -167,7 +182,8 @@ def test_a_hint_that_cannot_be_is_refused(spark: SparkSession, tmp_path: Path, t
     catalog = Catalog(spark, tmp_path / "warehouse", settings={"execution.runtime-mode": "batch"})
     catalog.sql(
         "CREATE TABLE t (id INT) WITH ('connector' = 'kafka', 'topic' = 't', 'format' = 'json', "
-        "'properties.bootstrap.servers' = '...'); CREATE TABLE s (k INT); CREATE VIEW v AS SELECT * FROM t"
+        "'properties.bootstrap.servers' = '...'); CREATE TABLE s (k INT); CREATE VIEW v AS SELECT * FROM t; "
+        "CREATE TABLE p (a INT, b INT, v INT) PARTITIONED BY (a, b)"
     )
     with pytest.raises((InvalidInputError, NotFoundError), match=reason) as caught:
         catalog.sql(text)

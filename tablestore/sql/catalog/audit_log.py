@@ -5,8 +5,8 @@ In the binlog an update is one row, whose columns are arrays of the value before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -15,6 +15,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION
+from tablestore.sql.catalog.read_range import ReadRange, inserted
 from tablestore.sql.catalog.table_references import AUDIT_LOG, BINLOG
 from tablestore.table.store import TableStore
 
@@ -22,26 +23,37 @@ _ROWKIND: Final = "rowkind"
 _BEFORE: Final = "_before"
 
 
-def past_changes(table: TableStore, *, paired: bool) -> DataFrame:
+def past_changes(
+    table: TableStore, *, paired: bool, between: ReadRange | None = None, snapshot: Mapping[str, Any] | None = None
+) -> DataFrame:
     """Return the rows of the oldest snapshot that has not expired, as inserts, and all changes since then.
 
     Args:
         table: the table.
         paired: whether they are those of the binlog.
+        between: only the changes of a range.
+        snapshot: only the rows of one snapshot, as inserts: arguments of ``TableStore.read``.
 
     Raises:
         InvalidInputError: the table has a column ``rowkind``.
     """
+    if between is not None:
+        return _with_kinds(between.changes(table), table, paired=paired)
+    if snapshot is not None:
+        return _with_kinds(inserted(table, **snapshot), table, paired=paired)
     oldest = table.snapshots()[-1].id
-    names = [*table.schema.names, CHANGE_TYPE, COMMIT_VERSION]
-    rows = table.read(snapshot=oldest).withColumn(CHANGE_TYPE, F.lit(RowKind.INSERT.change_type))
-    rows = rows.withColumn(COMMIT_VERSION, F.lit(oldest).cast("long"))
-    changes = rows.select(*map(backquoted, names)).union(table.changes(oldest).select(*map(backquoted, names)))
+    names = [backquoted(name) for name in (*table.schema.names, CHANGE_TYPE, COMMIT_VERSION)]
+    changes = inserted(table, snapshot=oldest).select(*names).union(table.changes(oldest).select(*names))
     return _with_kinds(changes, table, paired=paired)
 
 
-def stream_of_changes(table: TableStore, *, paired: bool) -> DataFrame:
+def stream_of_changes(table: TableStore, *, paired: bool, options: Mapping[str, Any]) -> DataFrame:
     """Return the rows of the newest snapshot, as inserts, and then every change; ``paired`` as in `past_changes`.
+
+    Args:
+        table: the table.
+        paired: whether they are those of the binlog.
+        options: where the stream begins: arguments of ``TableStore.read_stream``.
 
     Raises:
         InvalidInputError: the table has a column ``rowkind``, or its log has no order of the changes to pair.
@@ -52,7 +64,7 @@ def stream_of_changes(table: TableStore, *, paired: bool) -> DataFrame:
             f"'eventual', whose changes have no snapshot. Use '${AUDIT_LOG}', in which an update is two rows."
         )
         raise InvalidInputError(msg)
-    return _with_kinds(table.read_stream(), table, paired=paired)
+    return _with_kinds(table.read_stream(**options), table, paired=paired)
 
 
 def _with_kinds(changes: DataFrame, table: TableStore, *, paired: bool) -> DataFrame:

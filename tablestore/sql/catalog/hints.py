@@ -18,8 +18,11 @@ from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import CONNECTOR, check_table, connector_of
 from tablestore.sql.catalog.definitions import Definition
+from tablestore.sql.catalog.partition_choice import PartitionChoice
+from tablestore.sql.catalog.read_range import RANGE_OPTIONS, ReadRange
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import HINTS, Mode
+from tablestore.sql.catalog.table_references import is_change_table
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text, is_secret
@@ -30,8 +33,7 @@ _BATCH: Final = ("snapshot", "timestamp", "tag")
 _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger")
 """The same for streams, as of ``TableStore.read_stream``."""
 PARTITIONS: Final = "scan.partitions"
-"""Option of hints for what is read of a store table as it is now, in a lookup join too: its newest partition."""
-_NEWEST: Final = "max_pt()"
+"""Option of hints for what is read of a store table as it is now, in a lookup join too: some of its partitions."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
 _PAIMON: Final = {
@@ -50,13 +52,16 @@ _PAIMON_MODES: Final = {
     "latest-full": "full",
     "latest": "latest",
     "from-snapshot": "from-snapshot",
+    "from-snapshot-full": "from-snapshot-full",
     "from-timestamp": "from-timestamp",
 }
 """Values of Paimon's ``scan.mode``, and what they are here; the default follows from the other options."""
-_BATCH_MODES: Final = {"": "", "full": "", "latest": "", **{f"from-{name}": name for name in _BATCH}}
+_BATCH_MODES: Final = {
+    "": "", "full": "", "latest": "", **{f"from-{name}": name for name in _BATCH}, "from-snapshot-full": "snapshot"
+}  # fmt: skip
 """Values of ``scan-mode`` that say what a batch query reads, and the option that says which snapshot."""
-_UNNEEDED: Final = ("lookup.dynamic-partition.refresh-interval", "lookup.refresh.async")
-"""Options of Paimon that change nothing: each micro-batch looks rows up in what the table is then."""
+_LOOKUPS: Final = "lookup."
+"""Options of Paimon that begin so change nothing: each micro-batch looks rows up in what the table is then."""
 _FROM_THE_START: Final = ("scan-mode", "full")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 
@@ -146,8 +151,8 @@ def _check_lookups(select: exp.Select) -> None:
 
 
 def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) -> None:
-    is_newest = all(key in _UNNEEDED or _PAIMON.get(key, key) == PARTITIONS for key, _ in options)
-    if table.name in own or (table.args.get("version") is not None and not is_newest):
+    is_current = all(key.startswith(_LOOKUPS) or key == PARTITIONS for key, _ in options)
+    if table.name in own or (table.args.get("version") is not None and not is_current):
         what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
         msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
         raise InvalidInputError(msg)
@@ -191,6 +196,9 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
 
 
 def _with_options(scope: Scope, name: str, options: Options) -> str:
+    if is_change_table(scope, name):
+        table, _, what = name.rpartition("$")
+        return f"{_with_options(scope, table, options)}${what}"
     there = scope.definition(name)
     if not isinstance(there.made, CreateTable):
         msg = f"'{name}' is a view, which has no options. Put the hint after a table in the view's query."
@@ -206,6 +214,7 @@ def _with_options(scope: Scope, name: str, options: Options) -> str:
         definition = Definition(made, there.path, there.version, options)
         if scope.settings.mode is Mode.BATCH:
             batch_read(definition)
+            range_read(definition)
         return scope.keep_hinted(definition)
     made = replace(made, options=_overridden(made.options, options))
     # A credential in a query is not stored, as in a temporary table.
@@ -229,7 +238,7 @@ def _own(name: str, options: Options) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
-        if key in _UNNEEDED:
+        if key.startswith(_LOOKUPS) and key not in _PAIMON:
             continue
         if own in found:
             msg = f"'{name}': option '{own}' of a hint is given twice, once as '{key}'."
@@ -242,14 +251,17 @@ def _own(name: str, options: Options) -> Options:
 
 
 def _check_store(name: str, options: Options, partitioned_by: tuple[str, ...]) -> None:
-    known = tuple(dict.fromkeys((*_BATCH, PARTITIONS, *_STREAM)))
+    known = tuple(dict.fromkeys((*_BATCH, PARTITIONS, *RANGE_OPTIONS, *_STREAM)))
     for key, value in options:
-        if key == PARTITIONS and str(value).replace(" ", "").lower() != _NEWEST:
-            msg = f"'{name}': option '{key}' of a hint: expected '{_NEWEST}', the newest partition, got '{value}'."
-            raise InvalidInputError(msg)
         if key == PARTITIONS and not partitioned_by:
             msg = f"'{name}': option '{key}' of a hint: the table has no partitions: it has no PARTITIONED BY."
             raise InvalidInputError(msg)
+        if key == PARTITIONS:
+            try:
+                PartitionChoice.of(str(value), partitioned_by)
+            except InvalidInputError as error:
+                msg = f"'{name}': option '{key}' of a hint: {error}"
+                raise InvalidInputError(msg) from error
         if key not in known:
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
             msg = f"'{name}': option '{key}' of a hint: {did_you_mean(key, known, otherwise=otherwise)}"
@@ -264,8 +276,12 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     Raises:
         InvalidInputError: the hint has options of a stream.
     """
-    arguments = _arguments(definition, (*_BATCH, "scan-mode", PARTITIONS), "batch")
-    arguments.pop(PARTITIONS, None)
+    arguments = _arguments(definition, (*_BATCH, "scan-mode", PARTITIONS, *RANGE_OPTIONS), "batch")
+    for name in (PARTITIONS, *RANGE_OPTIONS):
+        arguments.pop(name, None)
+    if arguments and range_read(definition) is not None:
+        msg = f"'{definition.name}': a range and '{next(iter(arguments))}' exclude each other. Leave one out."
+        raise InvalidInputError(msg)
     mode = arguments.pop("scan_mode", "")
     needed = _BATCH_MODES.get(mode)
     if needed is None or (mode and arguments.keys() != ({needed} if needed else set())):
@@ -275,13 +291,33 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     return arguments
 
 
-def is_of_newest_partition(definition: Definition) -> bool:
-    """Return whether a hint says that only the newest partition is read."""
-    return any(key == PARTITIONS for key, _ in definition.hints)
+def partitions_read(definition: Definition) -> PartitionChoice | None:
+    """Return the partitions that are read, as a hint says; None for all."""
+    assert isinstance(definition.made, CreateTable), "a view has no hints"
+    names = definition.made.partitioned_by
+    found = [PartitionChoice.of(str(value), names) for key, value in definition.hints if key == PARTITIONS]
+    return found[0] if found else None
 
 
-def stream_read(definition: Definition) -> dict[str, Any]:
+def range_read(definition: Definition) -> ReadRange | None:
+    """Return the range of which only the changes are read, as a hint says; None for the rows of a snapshot.
+
+    Raises:
+        InvalidInputError: the hint is not valid.
+    """
+    try:
+        return ReadRange.of({key: str(value) for key, value in definition.hints})
+    except InvalidInputError as error:
+        msg = f"'{definition.name}': {error}"
+        raise InvalidInputError(msg) from error
+
+
+def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, Any]:
     """Return the arguments of ``TableStore.read_stream`` that a hint sets.
+
+    Args:
+        definition: the table.
+        changes: whether the query reads the changes as rows that are only added.
 
     Raises:
         InvalidInputError: the hint has options that a stream of the table does not take.
@@ -291,11 +327,11 @@ def stream_read(definition: Definition) -> dict[str, Any]:
         arguments.setdefault("scan_mode", f"from-{name}")
     assert isinstance(definition.made, CreateTable), "a view has no hints"
     late = [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
-    if definition.made.primary_key and late:
+    if definition.made.primary_key and late and not changes:
         msg = (
             f"'{definition.name}': option '{late[0]}' is not supported in a continuous query of a table with a PRIMARY "
-            "KEY: the rows that later changes replace would be missing. Read it in batch mode, or by "
-            "catalog.table(name).read_stream(...)."
+            "KEY: the rows that later changes replace would be missing. Put the hint after "
+            f"{definition.made.name.partition(' ')[0]}$audit_log, the changes as rows, or read the table in batch mode."
         )
         raise InvalidInputError(msg)
     return arguments

@@ -17,16 +17,16 @@ from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
-from snapshot.quoting import backquoted
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.audit_log import past_changes
-from tablestore.sql.catalog.hints import batch_read, is_of_newest_partition, read_by, with_hints
+from tablestore.sql.catalog.hints import batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
 from tablestore.sql.catalog.table_references import (
     BINLOG,
     COMPACTED,
     check_there,
+    definition_of,
     is_change_table,
     is_inside,
     is_proctime,
@@ -146,29 +146,19 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
         return frame.toDF(*names_of_view(made, frame.columns))
     table = open_table(scope, name)
     if isinstance(table, TableStore):
-        frame = table.read(**batch_read(definition))
-        if is_of_newest_partition(definition):
-            frame = _newest_partition(frame, table.partition_by)
-        return with_computed(frame, made)
+        between, partitions = range_read(definition), partitions_read(definition)
+        frame = table.read(**batch_read(definition)) if between is None else between.rows(table)
+        return with_computed(frame if partitions is None else partitions.rows_of(frame), made)
     return table.read()
-
-
-def _newest_partition(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return the rows in the greatest partition that has rows, by the values of its columns in their order."""
-    columns = [F.col(backquoted(each)) for each in names]
-    found = frame.select(*columns).orderBy(*(each.desc() for each in columns)).head()
-    # A table without rows has no newest partition.
-    values = (None,) * len(columns) if found is None else tuple(found)
-    for column, value in zip(columns, values, strict=True):
-        frame = frame.where(column.eqNullSafe(F.lit(value)))
-    return frame
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:
     """Return the rows of a metadata table, named ``table$what``."""
     opened, what = open_inside(scope, name), name.rpartition("$")[2]
     if is_change_table(scope, name):
-        return past_changes(opened, paired=what == BINLOG)
+        definition = definition_of(scope, name)
+        snapshot = batch_read(definition) if definition.hints else None
+        return past_changes(opened, paired=what == BINLOG, between=range_read(definition), snapshot=snapshot)
     return opened.inspect.compacted() if what == COMPACTED else opened.inspect.of(what)
 
 

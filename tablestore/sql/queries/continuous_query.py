@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from snapshot.storage import Storage
 from tablestore.sql.catalog.audit_log import stream_of_changes
-from tablestore.sql.catalog.hints import with_hints
+from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import (
     BINLOG,
@@ -350,7 +350,8 @@ class _Planner:
         if is_inside(self._scope, name):
             if is_change_table(self._scope, name):
                 paired = name.endswith(f"${BINLOG}")
-                changes = stream_of_changes(open_inside(self._scope, name), paired=paired)
+                options = stream_read(definition_of(self._scope, name), changes=True)
+                changes = stream_of_changes(open_inside(self._scope, name), paired=paired, options=options)
                 return of_rows(changes, chained=paired)
             return of_rows(batch_table(self._scope, name, self._depth))
         made = self._scope.definition(name).made

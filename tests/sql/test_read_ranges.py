@@ -1,0 +1,141 @@
+"""Hints that read a part of a store table: a range of snapshots, some partitions; and hints of its changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.sql import Catalog
+from tablestore.table.store import TableStore
+from tests.sql.test_run import BATCH, rows
+
+WRITES = ["INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (1, 'b'), (2, 'b')", "DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (3, 'c')"]  # fmt: skip  # noqa: E501
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
+    return Catalog(spark, tmp_path / "warehouse", settings={"tablestore.trigger": "available-now"})
+
+
+def history(catalog: Catalog, options: str = "", key: str = ", PRIMARY KEY (k) NOT ENFORCED") -> list[tuple[int, int]]:
+    """Create ``t`` and give the id and time of each of its snapshots, oldest first; it begins with an empty one."""
+    catalog.sql(f"CREATE TABLE t (k INT, v STRING{key}) {options}")
+    for statement in WRITES:
+        catalog.sql(statement)
+    return [(each.id, each.timestamp_ms) for each in reversed(table_of(catalog).snapshots())]
+
+
+def table_of(catalog: Catalog) -> TableStore:
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+    return table
+
+
+def between(catalog: Catalog, hint: str, table: str = "t") -> list[tuple[Any, ...]]:
+    return rows(catalog, f"SELECT * FROM {table} /*+ OPTIONS({hint}) */")
+
+
+@pytest.mark.parametrize("options", ["", "WITH ('changelog-producer' = 'lookup')"])
+def test_a_range_has_the_newest_row_of_each_key_that_changed(catalog: Catalog, options: str) -> None:
+    ids = [each for each, _ in history(catalog, options)]
+    first = len(ids) - 4
+    a, b, c, d = ids[first:]
+    assert between(catalog, f"'incremental-between' = '{a},{b}'") == [(1, "b"), (2, "b")]
+    assert between(catalog, f"'incremental-between' = '{a},{c}'") == [(2, "b")]
+    assert between(catalog, f"'incremental-between' = '{a},{d}'") == [(2, "b"), (3, "c")]
+    assert between(catalog, f"'incremental-between' = '{c},{c}'") == []
+    table_of(catalog).tags.create("early", snapshot=b)
+    table_of(catalog).tags.create("late", snapshot=d)
+    assert between(catalog, "'incremental-between' = 'early,late'") == [(3, "c")]
+    joined = f"SELECT n.k FROM t AS n JOIN t /*+ OPTIONS('incremental-between' = '{c},{d}') */ AS o ON n.k = o.k"
+    assert rows(catalog, joined) == [(3,)]
+    with pytest.raises(InvalidInputError, match="expected the older one first"):
+        between(catalog, f"'incremental-between' = '{d},{a}'")
+    with pytest.raises(NotFoundError):
+        between(catalog, f"'incremental-between' = '{d},99'")
+
+
+def test_a_range_of_the_audit_log_has_every_change(catalog: Catalog) -> None:
+    ids = [each for each, _ in history(catalog, "WITH ('changelog-producer' = 'lookup')")]
+    hint = f"'incremental-between' = '{ids[-4]},{ids[-2]}', 'incremental-between-scan-mode' = 'changelog'"
+    changes = [("+I", 2, "b"), ("+U", 1, "b"), ("-D", 1, "b"), ("-U", 1, "a")]
+    assert between(catalog, hint, "t$audit_log") == changes
+    assert between(catalog, hint, "t$binlog") == [("+I", [2], ["b"]), ("+U", [1, 1], ["a", "b"]), ("-D", [1], ["b"])]
+
+
+def test_a_range_of_times(catalog: Catalog) -> None:
+    """The rows of the oldest snapshot are part of a range that begins before it."""
+    times = [time for _, time in history(catalog)]
+    timed = "'incremental-between-timestamp' = '{},{}'".format
+    assert between(catalog, timed(times[-4], times[-3])) == [(1, "b"), (2, "b")]
+    assert between(catalog, timed(times[-2], 4_000_000_000_000)) == [(3, "c")]
+    assert between(catalog, timed("2001-01-01 00:00:00", times[-4])) == [(1, "a")]
+    assert between(catalog, timed(0, 1)) == []
+    table_of(catalog).maintenance.expire(older_than="0 s", keep_last=2)
+    assert between(catalog, timed(0, times[-1])) == [(2, "b"), (3, "c")]
+    assert between(catalog, timed(0, 1)) == []
+
+
+def test_a_range_of_a_table_without_a_key_has_its_added_rows(catalog: Catalog) -> None:
+    ids = [each for each, _ in history(catalog, key="")]
+    assert between(catalog, f"'incremental-between' = '{ids[-4]},{ids[-1]}'") == [(1, "b"), (2, "b"), (3, "c")]
+
+
+def test_a_stream_of_changes_begins_where_a_hint_says(catalog: Catalog) -> None:
+    """Rows of a table with a key may begin anywhere if each is a change."""
+    ids = [each for each, _ in history(catalog, "WITH ('changelog-producer' = 'lookup')")]
+    came: list[tuple[Any, ...]] = []
+    for hint in (f"'scan.snapshot-id' = '{ids[-2]}'", "'scan.mode' = 'latest'"):
+        query = catalog.follow(
+            catalog.sql(f"SELECT * FROM t$audit_log /*+ OPTIONS({hint}) */"),
+            lambda frame, _: came.extend(map(tuple, frame.collect())),
+        )
+        assert query.awaitTermination(60)
+    assert sorted(came) == [("+I", 3, "c"), ("-D", 1, "b")]
+    with pytest.raises(InvalidInputError, match=r"Put the hint after t\$audit_log, the changes as rows"):
+        catalog.sql("SELECT * FROM t /*+ OPTIONS('scan.mode' = 'latest') */")
+    with pytest.raises(InvalidInputError, match="'incremental-between' is not one of a streaming read"):
+        catalog.sql("SELECT * FROM t /*+ OPTIONS('incremental-between' = '1,2') */")
+
+
+def test_a_batch_query_of_changes_may_read_one_snapshot(catalog: Catalog) -> None:
+    ids = [each for each, _ in history(catalog, "WITH ('changelog-producer' = 'lookup')")]
+    assert between(catalog, "'scan.mode' = 'latest'", "t$binlog") == [("+I", [2], ["b"]), ("+I", [3], ["c"])]
+    mode = "'scan.mode' = 'from-snapshot-full', 'scan.snapshot-id' ="
+    assert between(catalog, f"{mode} '{ids[-4]}'", "t$audit_log") == [("+I", 1, "a")]
+    assert between(catalog, f"{mode} '{ids[-4]}'") == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ("max_pt()", [6]),
+        ("max_two_pt()", [5, 6]),
+        ("day = max_pt() ", [5, 6]),
+        ("day=max_pt(),hour=max_pt()", [6]),
+        ("day=2024-01-02,hour=7; hour=8, day=2024-01-01", [2, 4]),
+        ("day=2001-01-01,hour=1", []),
+    ],
+)
+def test_some_partitions(catalog: Catalog, choice: str, found: list[int]) -> None:
+    catalog.sql("CREATE TABLE p (v INT, day DATE, hour INT) PARTITIONED BY (day, hour)")
+    hint = f"p /*+ OPTIONS('scan.partitions' = '{choice}') */"
+    assert rows(catalog, f"SELECT v FROM {hint}") == []
+    days = [(1, 7), (1, 8), (1, 9), (2, 7), (3, 1), (3, 10)]
+    values = ", ".join(f"({n}, DATE '2024-01-0{day}', {hour})" for n, (day, hour) in enumerate(days, start=1))
+    catalog.sql(f"{BATCH}; INSERT INTO p VALUES {values}")
+    assert rows(catalog, f"SELECT v FROM {hint}") == [(v,) for v in found]
+
+
+def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE o (k INT, p AS PROCTIME()); CREATE TABLE d (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE r (k INT, v INT); INSERT INTO o VALUES (1), (2); INSERT INTO d VALUES (1, 10)")
+    hint = "OPTIONS('lookup.async' = 'true', 'lookup.async-thread-number' = '4')"
+    joined = f"SELECT o.k, d.v FROM o LEFT JOIN d /*+ {hint} */ FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
+    for query in catalog.sql(f"INSERT INTO r {joined}").queries:
+        assert query.awaitTermination(60)
+    assert rows(catalog, "SELECT * FROM r") == [(1, 10), (2, None)]
