@@ -1,4 +1,4 @@
-"""The remedy to suggest when a file system refuses a write, by error number."""
+"""What to do when a file system refuses a write, by error number."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import Final
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED: Final = (errno.EACCES, errno.EPERM)
+_REFUSED: Final = (*NO_ROOM, errno.EROFS, *_DENIED)
+
+
+def is_refused(error: BaseException | None) -> bool:
+    """Return whether a file system has said that it does not write: no room, read-only, or not permitted."""
+    return isinstance(error, OSError) and error.errno in _REFUSED
 
 
 def advice(error: OSError) -> str:
-    """Return a sentence that says how to fix a refused write."""
+    """Return a sentence that says how to fix an operation that was refused."""
     if error.errno in NO_ROOM:
         return "Make room, then try again."
     if error.errno == errno.EROFS:
         return "The file system is mounted read-only: remount it for writing, or use another location."
     if error.errno in _DENIED:
-        return "This process may not write there: change the owner or the permissions of the folder."
+        return "This process may not do that: change the owner or the permissions of the folder."
     return "Check the file system, then try again."

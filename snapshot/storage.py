@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from snapshot.disk import advice, is_refused
 from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
@@ -252,10 +253,13 @@ class Storage:
             modified = datetime.fromisoformat(modified)
         return int((modified.timestamp() if isinstance(modified, datetime) else float(modified)) * 1000)
 
-    def now_ms(self) -> int:
+    def now_ms(self, *, dry_run: bool = False) -> int:
         """Return the time of this machine's clock, or of the file system's if that is earlier.
 
         What is removed by its age goes by this time: a machine whose clock is ahead would remove what is still needed.
+
+        Args:
+            dry_run: nothing is removed, so where this folder cannot be written, this machine's clock is good enough.
 
         Returns:
             Milliseconds since the epoch.
@@ -264,7 +268,12 @@ class Storage:
             UnavailableError: the file system failed.
         """
         probe = f"{PROBE}{uuid.uuid4().hex}"
-        self.put(probe, b"")
+        try:
+            self.put(probe, b"")
+        except UnavailableError as error:
+            if dry_run and is_refused(error.__cause__):
+                return int(time.time() * 1000)
+            raise
         with _answering(self.path(probe), "looked up"):
             try:
                 made_ms = self._modified_ms(self.filesystem.info(self.path(probe)))
@@ -407,7 +416,8 @@ def _answering(target: str, doing: str) -> Iterator[None]:
 
 
 def _unavailable(target: str, doing: str, error: Exception) -> UnavailableError:
-    return UnavailableError(f"{target}: cannot be {doing}: {error}. Check the file system.")
+    remedy = advice(error) if isinstance(error, OSError) else "Check the file system."
+    return UnavailableError(f"{target}: cannot be {doing}: {error}. {remedy}")
 
 
 def _is_precondition(error: OSError) -> bool:

@@ -14,7 +14,7 @@ from deltalake import Schema
 from snapshot.delta import entries
 from snapshot.delta.entries import entry_of, parse_commit
 from snapshot.delta.native_errors import plain
-from snapshot.disk import NO_ROOM
+from snapshot.disk import advice, is_refused
 from snapshot.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.storage import Storage
 
@@ -41,7 +41,7 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
 
     Raises:
         ConflictError: another commit has taken the version.
-        UnavailableError: the file system is full; nothing was committed.
+        UnavailableError: the file system is full or cannot be written; nothing was committed.
         OutcomeUnknownError: the file system does not respond.
     """
     name = entry_of(version)
@@ -53,12 +53,13 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
             if storage.put_new(name, text):
                 return not attempt
         except UnavailableError as error:
-            # Entries appear complete or not at all, so one that found no space does not exist. An earlier try may still
+            # Entries appear complete or not at all, so one that was refused does not exist. An earlier try may still
             # land.
-            if _has_no_room(error) and not attempt:
+            refusal = error.__cause__
+            if not attempt and isinstance(refusal, OSError) and is_refused(refusal):
                 msg = (
-                    f"{storage.root}: version {version} cannot be committed: {error} Nothing was committed. Make "
-                    "room, then try again."
+                    f"{storage.root}: version {version} cannot be committed: {refusal}. Nothing was committed. "
+                    f"{advice(refusal)}"
                 )
                 raise UnavailableError(msg) from error
             cause = error
@@ -121,10 +122,6 @@ def withdraw(storage: Storage, version: int, text: bytes) -> None:
         storage.put_new(entry_of(version), text)
     msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and others followed it."
     raise OutcomeUnknownError(msg)
-
-
-def _has_no_room(error: UnavailableError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
 
 
 def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:

@@ -265,7 +265,7 @@ class DeltaLog:
                 committed.
             TableReplacedError: the table was dropped and created again.
             InvalidInputError: the table requires a writer feature that this program does not support.
-            UnavailableError: the file system is full; the version was not committed.
+            UnavailableError: the file system is full or cannot be written; the version was not committed.
             OutcomeUnknownError: the file system does not respond; the version may exist, so its files must stay.
         """
         state, now_ms = self._at(version - 1), int(time.time() * 1000)

@@ -74,7 +74,7 @@ def commit(
 
     Raises:
         ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
-        UnavailableError: the file system is full; nothing is committed, and no try is in doubt.
+        UnavailableError: the file system is full or cannot be written; nothing is committed, and no try is in doubt.
         OutcomeUnknownError: the file system did not respond, so the commit may have landed; ``recover()`` finds out.
     """
     info: dict[str, Any] = {"kind": operation, "rows": sum(s.changes for s in staged), "commit": str(commit_id)}

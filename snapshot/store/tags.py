@@ -83,11 +83,13 @@ class Tags:
         self._table = table
         self._storage = table.child(TAGS)
 
-    def hold(self, tag: Tag) -> str:
-        """Keep the files of a tag that is not created yet; return the hold's name for ``release``."""
-        name = f"{uuid.uuid4().hex}{HOLD}"
+    def new_hold(self) -> str:
+        """Return a name for a hold."""
+        return f"{uuid.uuid4().hex}{HOLD}"
+
+    def hold(self, name: str, tag: Tag) -> None:
+        """Keep the files of a tag that is not created yet, until ``release``."""
         self._storage.put(name, tag.to_json())
-        return name
 
     def has_hold(self, hold: str) -> bool:
         """Return whether a hold is there still."""

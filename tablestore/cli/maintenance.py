@@ -44,7 +44,7 @@ def expire(
 ) -> None:
     """Expire old snapshots and remove the files only they need. Without limits, the table's options apply."""
     table = TableContext.open(path, client_options(option))
-    rules = rules_of(table, older_than, keep_last)
+    rules = rules_of(table, older_than, keep_last, dry_run=dry_run)
     with progress_bar("Removing files") as progress:
         report = expire_table(table, rules, dry_run=dry_run, progress=progress)
     tell(report, as_json)

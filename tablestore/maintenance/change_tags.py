@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+from snapshot.disk import is_refused
 from snapshot.errors import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
-    TableReplacedError,
+    TableStoreError,
     UnavailableError,
 )
 from snapshot.store.garbage import unneeded_of
@@ -24,7 +26,7 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     """Tag a snapshot, by default the newest.
 
     1. Write a hold with the list of the snapshot's files. From now on, expiry does not remove them. A crash after this
-       step leaves the hold, which ``remove_orphans()`` removes.
+       step leaves the hold, which ``remove_orphans()`` removes; Ctrl-C leaves neither hold nor tag.
     2. Check whether the snapshot has expired in the meantime: an expiry may have started before the hold was visible.
     3. Write the tag, check that neither table nor hold has gone meanwhile, and remove the hold.
 
@@ -33,6 +35,7 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
         AlreadyExistsError: a tag with this name exists.
         NotFoundError: there is no such snapshot, or it has expired.
         TableReplacedError: the table was dropped and created again; the new table has no such tag.
+        UnavailableError: a file system operation failed; there is no tag.
         ConflictError: others removed the hold as an orphan, since it took so long; there is no tag.
         OutcomeUnknownError: the file system does not respond; the tag may exist, so the hold stays.
     """
@@ -41,16 +44,22 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     snapshot = files.snapshot(files.latest()) if point is None else snapshot_at(files, point)
     tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id))
     # Step 1.
-    hold = files.tags.hold(tag)
+    hold = files.tags.new_hold()
     try:
+        files.tags.hold(hold, tag)
         # Step 2. If an expired snapshot has another tag, that tag keeps its files, and since step 1 the hold does too.
         if snapshot.id < files.oldest() and files.tags.at(snapshot.id) is None:
             msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has expired meanwhile; tag a newer one."
             raise NotFoundError(msg)
         # Step 3.
         _put(table, tag, hold)
-    except (AlreadyExistsError, ConflictError, NotFoundError, TableReplacedError):
-        files.tags.release(hold)
+    except OutcomeUnknownError:
+        raise
+    except BaseException as error:
+        # Ctrl-C does not take a request to an object store back.
+        if isinstance(error, Exception) or files.storage.is_local:
+            with suppress(TableStoreError):
+                files.tags.release(hold)
         raise
     after_write(f"tag {name!r}", "removing the hold", lambda: files.tags.release(hold))
     return tag
@@ -67,14 +76,18 @@ def _put(table: TableContext, tag: Tag, hold: str) -> None:
                 f"orphan, and files of snapshot {tag.snapshot.id} with it. Tag a newer one."
             )
             raise ConflictError(msg)
-    except (ConflictError, NotFoundError, TableReplacedError):
+    except AlreadyExistsError:
+        raise
+    except UnavailableError as error:
+        if is_refused(error.__cause__) and tag not in table.files.tags.all():
+            raise
+        msg = f"tag {tag.name!r} may or may not exist: {error} List the tags of {table.path!r} before you try again."
+        raise OutcomeUnknownError(msg) from error
+    except BaseException:
         # A table that was created again may have a tag of the same name, which is another one.
         if tag in table.files.tags.all():
             table.files.tags.delete(tag.name)
         raise
-    except UnavailableError as error:
-        msg = f"tag {tag.name!r} may or may not exist: {error} List the tags of {table.path!r} before you try again."
-        raise OutcomeUnknownError(msg) from error
 
 
 def delete_tag(table: TableContext, name: str) -> Tag:

@@ -77,7 +77,7 @@ def expire_partitions(
             f"it has {'no such option' if names else 'no partitions'}. Create the table with both."
         )
         raise InvalidInputError(msg)
-    pattern, before = _rule(table, options.expiration_ms, table.files.storage.now_ms())
+    pattern, before = _rule(table, options.expiration_ms, table.files.storage.now_ms(dry_run=dry_run))
     # Step 1.
     times = [(values, pattern.of(values)) for values in partitions()]
     old = [values for values, time in times if time is not None and time < before]

@@ -93,14 +93,19 @@ Age = timedelta | datetime | str
 
 
 def rules_of(
-    table: TableContext, older_than: Age | None, keep_last: int | None, now_ms: int | None = None
+    table: TableContext,
+    older_than: Age | None,
+    keep_last: int | None,
+    now_ms: int | None = None,
+    *,
+    dry_run: bool = False,
 ) -> tuple[Rule, ...]:
     """Return the rules for the caller's limits or, if there are none, for the table's options.
 
     Raises:
         InvalidInputError: ``older_than`` or ``keep_last`` is invalid.
     """
-    now_ms = table.files.storage.now_ms() if now_ms is None else now_ms
+    now_ms = table.files.storage.now_ms(dry_run=dry_run) if now_ms is None else now_ms
     if keep_last is not None and keep_last < 1:
         msg = f"expire: keep_last={keep_last}: expected a number of 1 or more; the newest snapshot never expires."
         raise InvalidInputError(msg)
@@ -169,7 +174,7 @@ def expire(
     # Step 1.
     before = files.oldest()
     consumers = Consumers(files.storage)
-    stale = _stale(table, consumers.all())
+    stale = _stale(table, consumers.all(), dry_run=dry_run)
     if stale and not dry_run:
         with table.own_folder() as folder:
             consumers.delete(*(consumer.name for consumer in stale), folder=folder)
@@ -292,7 +297,7 @@ def _replaced_ms(times: Callable[[int], int], snapshot: int, last: int) -> int:
     return max(replaced_ms, made_ms) if made_ms <= now_ms else replaced_ms
 
 
-def _stale(table: TableContext, consumers: Sequence[Consumer]) -> list[Consumer]:
+def _stale(table: TableContext, consumers: Sequence[Consumer], *, dry_run: bool = False) -> list[Consumer]:
     expiration = table.options.consumer_expiration_ms
     if expiration is None:
         return []
@@ -301,7 +306,8 @@ def _stale(table: TableContext, consumers: Sequence[Consumer]) -> list[Consumer]
     if not old:
         return []
     # Neither the clock of this machine nor that of the consumer's may end it: the store knows when it was written.
-    written, before = Consumers(table.files.storage).written_ms(), table.files.storage.now_ms() - expiration
+    written = Consumers(table.files.storage).written_ms()
+    before = table.files.storage.now_ms(dry_run=dry_run) - expiration
     return [consumer for consumer in old if max(consumer.updated_ms, written.get(consumer.name, 0)) < before]
 
 

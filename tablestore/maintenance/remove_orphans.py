@@ -66,7 +66,7 @@ def remove_orphans(
         UnavailableError: a file system operation failed.
     """
     # The store dates the files, too.
-    now_ms = table.files.storage.now_ms()
+    now_ms = table.files.storage.now_ms(dry_run=dry_run)
     before = before_ms(older_than, now_ms, "remove_orphans: older_than")
     if before > now_ms - AGE_MS_MIN:
         msg = (

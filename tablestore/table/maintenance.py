@@ -43,7 +43,8 @@ class Maintenance:
             UnavailableError: The file system refused; expire again.
         """
         table = self._handle.refresh()
-        return expire(table, rules_of(table, older_than, keep_last), dry_run=dry_run, progress=progress)
+        rules = rules_of(table, older_than, keep_last, dry_run=dry_run)
+        return expire(table, rules, dry_run=dry_run, progress=progress)
 
     @exclusive
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snapshot.errors import NotFoundError
+from snapshot.errors import NotFoundError, UnavailableError
+from snapshot.storage import Storage
+from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
 from tablestore import create_local, open_local
 from tablestore.context import TableContext
 from tablestore.maintenance.change_tags import make_tag
+from tests.harness.faults import failing
 
 SCHEMA = "id BIGINT NOT NULL"
 
@@ -20,18 +24,17 @@ SCHEMA = "id BIGINT NOT NULL"
 def test_two_tags_made_while_their_snapshot_expires_do_not_vouch_for_each_other(tmp_path: Path) -> None:
     path = table_without_log(tmp_path)
     waiting: list[Any] = []
-    held: list[str] = []
     hold = Tags.hold
 
-    def hold_both_too_late(self: Tags, tag: Any) -> str:
+    def hold_both_too_late(self: Tags, name: str, tag: Any) -> None:
         if not waiting:
-            waiting.append(tag)
+            waiting.append((name, tag))
             with pytest.raises(NotFoundError, match="snapshot 3 has expired meanwhile"):
                 make_tag(TableContext.open(path), "second", 3)
-            return held.pop()
+            return
         open_local(path).maintenance.expire(keep_last=1, older_than="0 s")
-        held.append(hold(self, waiting[0]))
-        return hold(self, tag)
+        hold(self, *waiting[0])
+        hold(self, name, tag)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "hold", hold_both_too_late)
@@ -45,6 +48,7 @@ def test_a_tag_whose_creator_was_killed_keeps_files_until_orphans_are_removed(tm
     table = open_local(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "put", kill)
+        patch.setattr(Tags, "release", kill)
         with pytest.raises(KeyboardInterrupt):
             make_tag(TableContext.open(path), "monthly", 3)
     table.maintenance.expire(keep_last=1, older_than="0 s")
@@ -57,6 +61,39 @@ def test_a_tag_whose_creator_was_killed_keeps_files_until_orphans_are_removed(tm
         os.utime(left, (0, 0))
     assert len(table.maintenance.remove_orphans().files) == 1
     assert files.tags.keeping() == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "call", "hit"),
+    [(Storage, "put", 1), (TableFiles, "oldest", 3), (Storage, "put_new", 1), (Tags, "has_hold", 1)],
+)
+def test_ctrl_c_leaves_neither_tag_nor_hold(tmp_path: Path, owner: Any, call: str, hit: int, *, after: bool) -> None:
+    path = table_without_log(tmp_path)
+    with failing(owner, call, KeyboardInterrupt(), after=after, hits=range(hit, hit + 1)) as calls:
+        with pytest.raises(KeyboardInterrupt):
+            make_tag(TableContext.open(path), "monthly", 3)
+        assert calls() == hit
+    assert list((Path(path) / "_tags").glob("*")) == []
+    assert make_tag(TableContext.open(path), "monthly", 3).snapshot.id == 3
+
+
+def test_a_full_disk_leaves_neither_tag_nor_hold(tmp_path: Path) -> None:
+    path, full = table_without_log(tmp_path), OSError(errno.ENOSPC, "No space left on device")
+    with (
+        failing(os, "link", full),
+        pytest.raises(UnavailableError, match=r"monthly\.json: cannot be written.*Make room"),
+    ):
+        make_tag(TableContext.open(path), "monthly", 3)
+    assert list((Path(path) / "_tags").iterdir()) == []
+
+
+def test_a_file_system_that_fails_before_the_tag_leaves_no_hold(tmp_path: Path) -> None:
+    path = table_without_log(tmp_path)
+    down = UnavailableError("no answer")
+    with failing(TableFiles, "oldest", down, hits=range(3, 4)), pytest.raises(UnavailableError):
+        make_tag(TableContext.open(path), "monthly", 3)
+    assert list((Path(path) / "_tags").iterdir()) == []
 
 
 def kill(*_: Any) -> None:

@@ -307,9 +307,9 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     life.remember()
     hold = Tags.hold
 
-    def expired_before(self: Tags, tag: Any) -> str:
+    def expired_before(self: Tags, name: str, tag: Any) -> None:
         life.expire(2, TableContext.open(str(life.path)))
-        return hold(self, tag)
+        hold(self, name, tag)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "hold", expired_before)
@@ -334,9 +334,9 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     assert content(TableContext.open(str(life.path)), oldest) == life.held[oldest]
 
     # Only the other tag keeps the snapshot now, and it goes while the new one is made.
-    def deleted_before(self: Tags, tag: Any) -> str:
+    def deleted_before(self: Tags, name: str, tag: Any) -> None:
         delete_tag(TableContext.open(str(life.path)), "in-time")
-        return hold(self, tag)
+        hold(self, name, tag)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "hold", deleted_before)
