@@ -9,6 +9,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from snapshot.messages import counted
+from snapshot.python_values import printable
 
 Progress = Callable[[int, int], None]
 """Called with the number of offsets read and the total. Each offset counts twice: it is read once to locate snapshots
@@ -257,8 +258,8 @@ def advice(differences: Iterable[Difference]) -> tuple[str, ...]:
 
 def shown(batch: pa.RecordBatch) -> str:
     """Return the first row of a batch as text, shortened."""
-    values = batch.slice(0, 1).to_pylist()[0]
-    text = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    values = (printable(column.slice(0, 1))[0] for column in batch.columns)
+    text = ", ".join(f"{name}={value!r}" for name, value in zip(batch.schema.names, values, strict=True))
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 

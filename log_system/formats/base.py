@@ -104,6 +104,10 @@ def unchanged(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bo
     return changes
 
 
+def holds_all(rows: pa.RecordBatch) -> None:
+    """Accept any rows, for a format that can hold every value."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A log format and what its records can hold. Nothing else in the package asks for a format by name.
@@ -113,6 +117,8 @@ class Format:
         open: creates the encoder and decoder of a log with these columns and this primary key.
         as_read: returns changes as they are read back, given the primary key and ``FormatSettings.changelog``; a format
             may lose part of a change.
+        check: raises ``InvalidInputError`` for rows with a value that the format cannot hold. It is called before the
+            rows are committed; what is committed must be publishable.
         packs_rows: whether a record holds several rows, compressed; else each row is one record of text.
         keeps_replaced_rows: whether a change can hold the row before it.
         deletes_need_key: whether a deleted row is identified by its primary key only.
@@ -122,6 +128,7 @@ class Format:
     name: str
     open: Callable[[pa.Schema, Sequence[str], FormatSettings], LogFormat]
     as_read: Callable[[pa.RecordBatch, Sequence[str], bool], pa.RecordBatch] = unchanged
+    check: Callable[[pa.RecordBatch], None] = holds_all
     packs_rows: bool = False
     keeps_replaced_rows: bool = True
     deletes_need_key: bool = False

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Format, FormatSettings, Payloads, as_binary
 from log_system.formats.changes_schema import changes_schema, check_changes, relabel
+from log_system.formats.duckdb_json import check_values
 from log_system.formats.json import JsonFormat
 from log_system.formats.truncate import TruncatingFormat, is_truncate
 from snapshot.errors import CorruptedError, InvalidInputError
@@ -129,5 +130,6 @@ FORMAT = Format(
     name="debezium-json",
     open=_open,
     as_read=_as_read,
+    check=check_values,
     why_not_compacted="'debezium-json' has no null value, so the broker drops no key",
 )

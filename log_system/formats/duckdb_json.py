@@ -110,6 +110,10 @@ _DECIMAL_AS_DOUBLE = 15
 
 _NO_DAY = -(2**31)
 """The only date that DuckDB writes but cannot read back."""
+_FIRST_MICROS = -9_223_372_022_400_000_000
+"""-290308-12-22 00:00:00, DuckDB's earliest timestamp, except for ``-infinity``."""
+_NO_END = -(2**63) + 1
+"""DuckDB's ``-infinity``."""
 
 
 def json_literal(fields: dict[str, str]) -> str:
@@ -158,21 +162,46 @@ def json_type(data_type: pa.DataType) -> str:
     return _FLAT_SQL[data_type]
 
 
-def is_unusual(array: pa.Array) -> bool:
-    """Return whether an array holds values that need the slower SQL: NaN, infinities, dates before year 1.
+def check_values(rows: pa.RecordBatch) -> None:
+    """Check that DuckDB can write all values of rows as JSON and read them back.
 
     Raises:
-        InvalidInputError: the array holds the date that DuckDB cannot read back.
+        InvalidInputError: a column holds one of the few dates and timestamps that it cannot.
     """
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if not _has_time(field.type):
+            continue
+        for leaf in leaves(column):
+            if pt.is_date32(leaf.type):
+                bad, what = pc.equal(leaf.view(pa.int32()), _NO_DAY), "the date -5877641-06-23"
+            elif pt.is_timestamp(leaf.type):
+                micros = leaf.view(pa.int64())
+                bad = pc.and_(pc.less(micros, _FIRST_MICROS), pc.not_equal(micros, _NO_END))
+                what = "timestamps before -290308-12-22 00:00:00"
+            else:
+                continue
+            if any_true(bad):
+                msg = (
+                    f"column {field.name!r}: {what} cannot be written as JSON, and the rows contain such a value. "
+                    "Write another value or NULL, or create the table with log.format='arrow'."
+                )
+                raise InvalidInputError(msg)
+
+
+def _has_time(data_type: pa.DataType) -> bool:
+    if data_type.num_fields:
+        return any(_has_time(data_type.field(i).type) for i in range(data_type.num_fields))
+    return bool(pt.is_date32(data_type) or pt.is_timestamp(data_type))
+
+
+def is_unusual(array: pa.Array) -> bool:
+    """Return whether an array holds values that need the slower SQL: NaN, infinities, dates before year 1."""
     for leaf in leaves(array):
         if pt.is_floating(leaf.type) and not pc.all(pc.is_finite(leaf), min_count=0).as_py():
             return True
         if pt.is_date32(leaf.type):
             days = leaf.view(pa.int32())
             if any_true(pc.less(days, pa.scalar(_FIRST_PLAIN_DAY, pa.int32()))):
-                if any_true(pc.equal(days, pa.scalar(_NO_DAY, pa.int32()))):
-                    msg = "the date -5877641-06-23 is the one date that cannot be written in JSON; use log.format=arrow"
-                    raise InvalidInputError(msg)
                 return True
     return False
 

@@ -47,6 +47,7 @@ from log_system.formats.changes_schema import (
 )
 from log_system.formats.duckdb_json import (
     can_be_unusual,
+    check_values,
     duckdb_type,
     is_unusual,
     json_literal,
@@ -205,6 +206,7 @@ class JsonFormat:
             if changes.column(position).null_count:
                 msg = f"primary key column {self._schema.names[position]!r} must not be NULL"
                 raise InvalidInputError(msg)
+        check_values(changes)
         keys: list[pa.Array] = []
         values: list[pa.Array] = []
         for part in _slices(changes):
@@ -438,4 +440,6 @@ def _as_read(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: boo
     return pa.RecordBatch.from_arrays(columns, schema=changes.schema)
 
 
-FORMAT = Format(name="json", open=_open, as_read=_as_read, keeps_replaced_rows=False, deletes_need_key=True)
+FORMAT = Format(
+    name="json", open=_open, as_read=_as_read, check=check_values, keeps_replaced_rows=False, deletes_need_key=True
+)

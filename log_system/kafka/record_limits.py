@@ -1,7 +1,8 @@
-"""Check rows against the largest record that the log accepts while they are staged, before anything is committed.
+"""Check rows against what the log accepts while they are staged, before anything is committed.
 
-Otherwise a row whose record the broker rejects would be committed and would block every later snapshot from the log.
-The broker is asked for its limit only if a row might reach it, and asked again before a row is rejected.
+Otherwise a row whose record cannot be encoded, or that the broker rejects, would be committed and would block every
+later snapshot from the log. The broker is asked for its limit only if a row might reach it, and asked again before a
+row is rejected.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, kafk
 from log_system.kafka.client.errors import codes
 from log_system.kafka.log import ROOM, KafkaLog
 from snapshot.errors import InvalidInputError, TableStoreError
+from snapshot.python_values import printable
 from snapshot.row_kind import KIND, RowKind
 
 _ALWAYS_FITS: Final = 16_384
@@ -105,7 +107,7 @@ def _ask(client: KafkaClient, topic: str) -> RecordLimit | None:
 
 @dataclass(frozen=True)
 class RecordCheck:
-    """Rejects rows whose records are too large for the log. Picklable, for staging tasks.
+    """Rejects rows that the log cannot hold. Picklable, for staging tasks.
 
     Attributes:
         log: the log.
@@ -114,14 +116,16 @@ class RecordCheck:
     log: KafkaLog
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Check that no row is too large for the log.
+        """Check that the log's format can hold the rows, and that none of them is too large for the log.
 
         Args:
             rows: the table's columns, then ``_kind`` if the rows are changes.
 
         Raises:
-            InvalidInputError: a row's record is larger than the topic, the broker or the client accepts.
+            InvalidInputError: the format cannot hold a value, or a row's record is larger than the topic, the broker or
+                the client accepts.
         """
+        self.log.traits.check(rows)
         percent, more = self._spread
         most = largest_row(rows, self._text) * percent // 100 + more
         if most <= _ALWAYS_FITS:
@@ -174,7 +178,7 @@ class RecordCheck:
         """Return a description of a row for messages: its key or, without a key, its columns, all shortened."""
         names = [name for name in self.log.primary_key if name in row.schema.names]
         names = names or [name for name in row.schema.names if name != KIND]
-        texts = [f"{name}={_short(row.column(row.schema.get_field_index(name))[0].as_py())}" for name in names]
+        texts = [f"{name}={_short(printable(row.column(row.schema.get_field_index(name)))[0])}" for name in names]
         shown = ", ".join(texts)
         return f"row with {shown if len(shown) <= 4 * _SHOWN else shown[: 4 * _SHOWN] + '...'}"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
+from snapshot.python_values import printable
 
 
 def refuse_repeated_keys(batch: pa.RecordBatch) -> None:
@@ -46,7 +47,7 @@ def _repeats(values: pa.Array) -> bool:
 def _has_pair_twice(owners: pa.Array, keys: pa.Array) -> bool:
     if pa.types.is_nested(keys.type):
         # Arrow does not group by these.
-        pairs = list(zip(owners.to_pylist(), map(repr, keys.to_pylist()), strict=True))
+        pairs = list(zip(owners.to_pylist(), map(repr, printable(keys)), strict=True))
         return len(set(pairs)) < len(pairs)
     groups = pa.table({"owner": owners, "key": keys}).group_by(["owner", "key"], use_threads=False).aggregate([])
     return bool(groups.num_rows < len(keys))

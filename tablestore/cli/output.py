@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from log_system.formats.changes_schema import relabel
-from log_system.formats.duckdb_json import can_be_unusual, duckdb_type, is_unusual, object_sql, write_sql
+from log_system.formats.duckdb_json import can_be_unusual, check_values, duckdb_type, is_unusual, object_sql, write_sql
 from log_system.formats.thread_duckdb import Duck
+from snapshot.python_values import printable
 
 PAGE_ROWS = 500
 """Maximum rows per printed table; a longer result is printed as several tables and never held in memory as a whole."""
@@ -79,7 +80,7 @@ class BatchPrinter:
     def show(self, batch: pa.RecordBatch) -> None:
         """Print a batch."""
         if self._rows is not None:
-            self._rows.show(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            self._rows.show(zip(*map(printable, batch.columns), strict=True))
         elif self._lines is not None and batch.num_rows:
             self._console.file.write("\n".join(self._lines.of(batch)) + "\n")
             self._console.file.flush()
@@ -101,7 +102,12 @@ class JsonLines:
         self._duck = Duck("256MB")
 
     def of(self, batch: pa.RecordBatch) -> list[str]:
-        """Return one JSON object per row."""
+        """Return one JSON object per row.
+
+        Raises:
+            InvalidInputError: a column has one of the few dates and timestamps that cannot be written in JSON.
+        """
+        check_values(batch)
         unusual = any(is_unusual(batch.column(i)) for i in self._unusual)
         fields = {f.name: write_sql(f.type, f"c{i}", unusual=unusual) for i, f in enumerate(self._schema)}
         rows = relabel(batch, self._seen)

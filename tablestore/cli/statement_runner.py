@@ -6,7 +6,6 @@ goes to Spark, because another engine's result may differ from Spark's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.text import Text
@@ -27,6 +26,7 @@ from tablestore.cli.live_result import LiveTable
 from tablestore.cli.output import RowPrinter, print_json, show_rows
 from tablestore.cli.query_progress import Screen, progress_text
 from tablestore.session import session
+from tablestore.spark.error_messages import own_message
 from tablestore.spark.interrupts import ended_by_sigterm, interrupts_noted
 from tablestore.spark.object_stores import storage_of
 from tablestore.sql.catalog.results import Result
@@ -81,8 +81,6 @@ _SIGNS = {kind.change_type: kind.sign for kind in RowKind}
 _TEXTS = {("statement",), ("view",), ("plan",)}
 _SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WAIT_SECONDS = 0.2
-_OURS = re.compile(r"(?:^|: )snapshot\.errors\.\w+: (.+)$", re.MULTILINE)
-"""An error of this program in a message of Spark, with or without a Python traceback."""
 
 
 def statements_of(texts: Iterable[str]) -> list[Statement]:
@@ -219,7 +217,7 @@ class Runner:
         if result.frame is not None:
             with waiting("Reading ..."):
                 rows = result.frame.toLocalIterator()
-            show_rows(self.console, result.frame.columns, map(tuple, rows), as_json=self._as_json)
+            show_rows(self.console, result.frame.columns, map(tuple, _shown(rows)), as_json=self._as_json)
         elif result.columns in _TEXTS:
             for row in result.rows:
                 self._say({result.columns[0]: row[0]}, f"{row[0]};")
@@ -235,7 +233,7 @@ class Runner:
         shown: list[LiveTable | RowPrinter] = []
 
         def changes(batch: DataFrame) -> Iterator[tuple[object, ...]]:
-            for row in batch.toLocalIterator():
+            for row in _shown(batch.toLocalIterator()):
                 sign = _SIGNS[row[CHANGE_TYPE]] if has_changes else "+I"
                 yield (sign, *(row[number] for number, name in enumerate(batch.columns) if name != CHANGE_TYPE))
 
@@ -264,6 +262,21 @@ class Runner:
             self.console.print(Text(text), soft_wrap=True)
 
 
+def _shown(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows of a frame.
+
+    Raises:
+        InvalidInputError: Python does not have a date or timestamp of a row.
+    """
+    try:
+        yield from rows
+    except (OverflowError, ValueError) as error:
+        if isinstance(error, PySparkException):
+            raise
+        msg = f"a date or timestamp of the result cannot be shown ({error}). CAST the column AS STRING."
+        raise InvalidInputError(msg) from error
+
+
 @contextmanager
 def _spark_errors() -> Iterator[None]:
     """Convert Spark errors to ``TableStoreError``, without stack traces.
@@ -273,6 +286,5 @@ def _spark_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        ours = _OURS.findall(str(error))
         text = str(error).split("\n\nJVM stacktrace")[0].split("\n\tat ")[0].strip()
-        raise TableStoreError(ours[-1] if ours else text) from error
+        raise TableStoreError(own_message(error) or text) from error

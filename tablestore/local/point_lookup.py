@@ -12,6 +12,7 @@ from snapshot.merge.bucket_hash import bucket_of
 from snapshot.merge.duckdb_engine import bound
 from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.predicate import Condition, Predicate
+from snapshot.python_values import python_row
 from tablestore.context import TableContext
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.write.value_casts import array_of
@@ -27,7 +28,8 @@ def get_row(table: TableContext, snapshot: int, key: object, columns: list[str] 
         columns: the columns to return; None for all.
 
     Raises:
-        InvalidInputError: the table has no key, or the value does not fit it.
+        InvalidInputError: the table has no key, the value does not fit it, or the row has a date or timestamp that
+            Python does not have.
     """
     values, spec = _values(table, key), table.spec
     bucket = int(bucket_of(pa.RecordBatch.from_pydict(values), spec.primary_key, table.options.buckets)[0])
@@ -42,7 +44,7 @@ def get_row(table: TableContext, snapshot: int, key: object, columns: list[str] 
         for part in snapshot_splits(table.files, snapshot, tasks=1, bucket=bucket, predicate=condition):
             found = engine.row_of(part.base, part.changes, condition, columns=columns)
             if found is not None:
-                return dict(found.to_pylist()[0])
+                return python_row(found, "get")
     return None
 
 

@@ -166,7 +166,13 @@ class LocalTableReader:
         tag: str | None = None,
     ) -> pandas.DataFrame:
         """Read a snapshot into a pandas frame, which needs pandas; arguments as for ``to_arrow``."""
-        return self.to_arrow(columns, filter, snapshot=snapshot, timestamp=timestamp, tag=tag).to_pandas()
+        rows = self.to_arrow(columns, filter, snapshot=snapshot, timestamp=timestamp, tag=tag)
+        try:
+            return rows.to_pandas()
+        except (OverflowError, ValueError) as error:
+            # Dates are Python objects in pandas, timestamps are not.
+            msg = f"to_pandas: a column has a date that Python does not have ({error}). Use to_arrow() or to_polars()."
+            raise InvalidInputError(msg) from error
 
     def to_polars(
         self,

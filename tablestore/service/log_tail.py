@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapshot.errors import DataLostError, NotFoundError
+from snapshot.python_values import printable
 from tablestore.context import TableContext
 from tablestore.local.tail import feed_schema, in_order
 from tablestore.streaming.change_feed import Feed
@@ -85,7 +86,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return pa.chunked_array([pa.array([str(value) for value in column.to_pylist()], pa.string())])
+        return pa.chunked_array([pa.array([str(value) for value in printable(column)], pa.string())])
 
 
 def _rows(table: TableContext, snapshot: int) -> int:

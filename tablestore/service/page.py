@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from html import escape
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from log_system.report import advice
 from snapshot.messages import counted
+from snapshot.python_values import printable
 from snapshot.records import Snapshot
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -252,15 +254,16 @@ def _changes(state: TableState, table: TableContext, tail: NewestChanges, key: s
         return "<p data-part>No changes here.</p>"
     keys = key_texts(rows, table.spec.primary_key).to_pylist() if table.spec.primary_key else []
     cells = []
-    for number, row in enumerate(rows.to_pylist()):
+    for number, values in enumerate(zip(*map(printable, rows.columns), strict=True)):
+        row: dict[str, Any] = dict(zip(rows.schema.names, values, strict=True))
         kind = row[CHANGE_TYPE]
         word = f'<span class="badge {_KINDS.get(kind, "plain")}">{escape(_OPERATION_WORDS.get(kind, kind))}</span>'
-        values = [f"<code>{escape(_short(row[name]))}</code>" for name in columns]
+        texts = [f"<code>{escape(_short(row[name]))}</code>" for name in columns]
         if keys:
             at = columns.index(table.spec.primary_key[0])
             link = f"{_link(state.path, 'log')}&amp;key={quote(str(keys[number]), safe='')}"
-            values[at] = f'<a href="{link}">{values[at]}</a>'
-        cells.append([f"{row[COMMIT_VERSION]:,}", word, *values])
+            texts[at] = f'<a href="{link}">{texts[at]}</a>'
+        cells.append([f"{row[COMMIT_VERSION]:,}", word, *texts])
     cut = ""
     if tail.cut:
         read = counted(tail.rows.num_rows, "change")

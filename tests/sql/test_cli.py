@@ -52,7 +52,7 @@ def test_a_mistake_is_told_with_its_place_before_anything_is_run(tmp_path: Path)
 
 @pytest.mark.slow
 def test_rows_are_shown_from_a_process_of_its_own(tmp_path: Path) -> None:
-    text = "CREATE TABLE t (a INT, b STRING); INSERT INTO t VALUES (1, 'x'), (2, NULL); SET 'execution.runtime-mode' = 'batch'; SELECT a, b FROM t ORDER BY a"  # fmt: skip  # noqa: E501
+    text = "CREATE TABLE t (a INT, b STRING); INSERT INTO t VALUES (1, 'x'), (2, NULL); SET 'execution.runtime-mode' = 'batch'; SELECT a, b FROM t ORDER BY a; SELECT DATE '9999-12-31' + INTERVAL '1' DAY"  # fmt: skip  # noqa: E501
     command = [
         sys.executable,
         "-m",
@@ -65,7 +65,8 @@ def test_rows_are_shown_from_a_process_of_its_own(tmp_path: Path) -> None:
         text,
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1
+    assert "a date or timestamp of the result cannot be shown (year 10000 is out of range)" in done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines() if line][-2:] == [
         {"a": 1, "b": "x"},
         {"a": 2, "b": None},

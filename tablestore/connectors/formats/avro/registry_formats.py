@@ -312,11 +312,11 @@ class DebeziumAvroFormat(PortableFormat):
 
 def _bad(found: DecodedRows, number: int) -> BadRecordError:
     """Return the error of an envelope that is no change."""
-    row = found.batch.slice(number, 1).to_pylist()[0]
-    op, position = row["op"], int(found.record[number])
+    row = {name: column[number] for name, column in zip(found.batch.schema.names, found.batch.columns, strict=True)}
+    op, position = row["op"].as_py(), int(found.record[number])
     if op not in ("c", "r", "u", "d"):
         return BadRecordError(position, f'unknown "op" value {shown(op)}; expected one of c, r, u, d', "op")
-    name = "after" if op in ("c", "r") or row["before"] is not None else "before"
+    name = "after" if op in ("c", "r") or row["before"].is_valid else "before"
     reason = f'the "{name}" field of a message with "op" {op!r} is null'
     if name == "before":
         reason += "; if Debezium reads Postgres, set the table's REPLICA IDENTITY to FULL"
