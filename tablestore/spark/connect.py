@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from log_system.jars import waiting
-from snapshot.errors import InvalidInputError, UnavailableError
+from snapshot.errors import InvalidInputError, TableStoreError, UnavailableError
 
 _WAIT_S: Final = 30.0
 _DELTA: Final = "spark.sql.catalog.spark_catalog"
@@ -38,13 +38,18 @@ def arrow_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 @contextmanager
 def micro_batch(batch: DataFrame) -> Iterator[None]:
-    """Let a micro-batch of ``foreachBatch`` go at the end without asking the server of Spark Connect to forget it.
+    """Run the function of ``foreachBatch`` on a micro-batch.
 
-    The server forgets it by itself. Spark 4.2.0 asks when the frame is collected, by a request that sometimes gets no
-    answer, for which the process then waits forever, and the query with it.
+    Spark shows where an exception was raised, within its own; of an error of the store, only the message matters.
+
+    At the end, let the micro-batch go without asking the server of Spark Connect to forget it. The server forgets it by
+    itself. Spark 4.2.0 asks when the frame is collected, by a request that sometimes gets no answer, for which the
+    process then waits forever, and the query with it.
     """
     try:
         yield
+    except TableStoreError as error:
+        raise error.with_traceback(None) from None
     finally:
         if is_remote(batch.sparkSession):
             plan: Any = batch._plan  # noqa: SLF001 - Spark has no public way

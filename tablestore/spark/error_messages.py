@@ -1,18 +1,24 @@
-"""Errors of data sources as Spark shows them: the message alone, without the traceback of Spark's Python process."""
+"""Errors of data sources and queries as Spark shows them: the message alone, without tracebacks of Python and Java."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import FunctionType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark.errors import StreamingQueryException
 
 from snapshot.errors import TableStoreError
 from tablestore.spark.shipped import travels
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark leaves the traceback out of what it tells the JVM if this environment variable is set."""
@@ -22,7 +28,54 @@ _PROCESSES: Final = ("pyspark.", "tablestore.python_daemon")
 _MASKED: Final = "streamReader"
 """If this method fails, PySpark 4.2 fails too, with an error of its own; then only the traceback has the message."""
 
+_OURS: Final = re.compile(r"(?:^|: )(?:snapshot|log_system|tablestore)\.[\w.]+Error: (.+)$", re.MULTILINE)
+"""An error of this program in a message of Spark, with or without a Python traceback."""
+
 S = TypeVar("S", bound=type)
+
+
+def own_message(error: Exception) -> str | None:
+    """Return the message of the error of this program within an exception of Spark; None if there is none."""
+    found: list[str] = _OURS.findall(str(error))
+    return found[-1] if found else None
+
+
+def plain_query(query: StreamingQuery) -> StreamingQuery:
+    """Let a query raise an error of this program, which ends it, with its message alone.
+
+    The class stays ``StreamingQueryException``. Spark's own message has tracebacks, offsets and plans around it.
+    """
+    query.__class__ = _plain(type(query))
+    return query
+
+
+def _plain(kind: Any) -> Any:
+    class PlainQuery(kind):  # type: ignore[misc]  # Spark Connect has a class of its own
+        def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - Spark's name
+            with _plainly():
+                return super().awaitTermination(timeout)  # type: ignore[no-any-return]
+
+        def processAllAvailable(self) -> None:  # noqa: N802 - as above
+            with _plainly():
+                super().processAllAvailable()
+
+        def exception(self) -> StreamingQueryException | None:
+            error = super().exception()
+            message = None if error is None else own_message(error)
+            return error if message is None else StreamingQueryException(message)
+
+    return PlainQuery
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    try:
+        yield
+    except StreamingQueryException as error:
+        message = own_message(error)
+        if message is None:
+            raise
+        raise StreamingQueryException(message) from None
 
 
 def shows_messages(source: S) -> S:

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshot.errors import InvalidInputError
 from tablestore.spark.connect import check_streams
+from tablestore.spark.error_messages import plain_query
 
 
 def start_stream(
@@ -61,4 +62,4 @@ def start_stream(
         writer = writer.queryName(query_name)
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    return writer.start()
+    return plain_query(writer.start())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -142,6 +142,24 @@ def test_columns_that_do_not_fit_fail_the_query_and_write_nothing(
     assert sink.snapshots()[0].id == 0
 
 
+def test_an_error_of_the_store_is_the_whole_message_of_a_query(
+    source: TableStore, tmp_path: Path, spark: SparkSession
+) -> None:
+    strict = TableStore.create(spark, tmp_path / "strict", "id bigint, v string not null")
+    source.write(frame(spark, [(1, "a"), (2, None)]))
+    stream = source.read_stream().select("id", "v")
+    query = strict.write_stream(stream, checkpoint=str(tmp_path / "c"), trigger=AVAILABLE)
+    expected = "NOT NULL column 'v' must not contain NULL; 1 of 2 rows of a batch do. Nothing was written."
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    assert str(caught.value) == str(query.exception()) == expected
+    # What is not an error of the store keeps Spark's message.
+    raising = stream.withColumn("v", F.raise_error(F.lit("the user's own")))
+    broken = strict.write_stream(raising, checkpoint=str(tmp_path / "b"), trigger=AVAILABLE)
+    with pytest.raises(StreamingQueryException, match="the user's own"):
+        broken.awaitTermination()
+
+
 def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restart(
     spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +168,8 @@ def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restar
     source.write(frame(spark, [(1, "a"), (2, "b")]))
     stream = source.read_stream().select("id", "v")
     down = UnavailableError("the broker is away")
-    with failing(KafkaPublisher, "publish", down, hits=range(1, 99)), pytest.raises(PySparkException, match="recover"):
+    pending = pytest.raises(PySparkException, match=r"^table '.*snapshot 1 is committed.*recover")
+    with failing(KafkaPublisher, "publish", down, hits=range(1, 99)), pending:
         run(BY_HANDLE, stream, sink, tmp_path / "checkpoint")
     assert rows(sink.read()) == {1: "a", 2: "b"}
     assert sink.options.log is not None
