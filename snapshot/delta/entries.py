@@ -204,7 +204,7 @@ def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[st
 def facts(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of ``commitInfo`` that hold the facts about a commit and its note."""
     note = {NOTE: str(info[NOTE])} if NOTE in info else {}
-    return {INFO_KEY: json.dumps({name: value for name, value in info.items() if name != NOTE}), **note}
+    return {INFO_KEY: to_json({name: value for name, value in info.items() if name != NOTE}), **note}
 
 
 def metadata(
@@ -256,7 +256,7 @@ def add(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, A
             "size": file.size,
             "modificationTime": now_ms,
             "dataChange": data_change,
-            "stats": file.stats or (json.dumps({"numRecords": file.rows}) if file.rows >= 0 else None),
+            "stats": file.stats or (to_json({"numRecords": file.rows}) if file.rows >= 0 else None),
         }
     }
 
@@ -277,4 +277,13 @@ def remove(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str
 
 def entry(actions: Iterable[Mapping[str, Any]]) -> bytes:
     """Return a log entry with these actions."""
-    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    return "".join(to_json(action) + "\n" for action in actions).encode()
+
+
+def to_json(value: object) -> str:
+    """Return the JSON of a value for the log, without escapes of characters beyond ASCII.
+
+    delta-rs takes two escapes that stand for one character, as in U+20BB7, for another character in every second plane
+    of Unicode: arrow-json sets the bit 0x10000 of the code point instead of adding 0x10000.
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from snapshot.delta.log import DataFile
+from snapshot.delta.entries import DataFile, to_json
 from snapshot.disk import advice
 from snapshot.errors import UnavailableError
 from snapshot.merge.bucket_hash import bucket_of
@@ -164,7 +163,7 @@ class ParquetFiles:
         self._sink.close()
         self._writer = None
         metadata = self._metadata[0]
-        stats = json.dumps(delta_stats(metadata, self._schema), allow_nan=False)
+        stats = to_json(delta_stats(metadata, self._schema))
         self.files.append(DataFile(self._path, size, metadata.num_rows, self._partition, stats))
 
 

@@ -82,8 +82,8 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
     if pt.is_list(kind):
         return st.lists(nullable(kind.value_field), max_size=3)
     if pt.is_map(kind):
-        unique = (lambda pair: pair[0]) if pt.is_string(kind.key_type) else None
-        return st.lists(st.tuples(values(kind.key_type), nullable(kind.item_field)), max_size=3, unique_by=unique)
+        pairs = st.tuples(values(kind.key_type), nullable(kind.item_field))
+        return st.lists(pairs, max_size=3, unique_by=lambda pair: repr(pair[0] or 0))
     return st.fixed_dictionaries({field.name: nullable(field) for field in kind})
 
 
