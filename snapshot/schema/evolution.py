@@ -5,7 +5,7 @@ Also derives the changes that let a table hold rows with other columns (``merge_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -105,7 +105,12 @@ _VERBS: Mapping[type, str] = {
 
 
 def evolved(
-    schema: StructType, changes: Sequence[Change], *, past: Iterable[StructType], bound: Mapping[str, str]
+    schema: StructType,
+    changes: Sequence[Change],
+    *,
+    past: Iterable[StructType],
+    bound: Mapping[str, str],
+    widens: Collection[str] = (),
 ) -> StructType:
     """Return the columns after a list of changes, applied in order.
 
@@ -114,6 +119,7 @@ def evolved(
         changes: the changes.
         past: all earlier schemas of the table, with physical names.
         bound: columns that cannot be dropped, renamed or retyped, with the reason.
+        widens: those of them that can get a wider type.
 
     Returns:
         The new columns, with their physical names.
@@ -123,7 +129,7 @@ def evolved(
     """
     used = {path for each in (*past, schema) for path in physical_paths(each)}
     for change in changes:
-        schema = _Editor(used, bound).apply(schema, change)
+        schema = _Editor(used, bound, widens).apply(schema, change)
         used |= physical_paths(schema)
     return schema
 
@@ -135,14 +141,17 @@ class _Editor:
     Attributes:
         used: paths of all physical names that the table has ever had, in lower case.
         bound: see ``evolved``.
+        widens: see ``evolved``.
     """
 
     used: set[tuple[str, ...]]
     bound: Mapping[str, str]
+    widens: Collection[str]
 
     def apply(self, schema: StructType, change: Change) -> StructType:
         path = path_of(change.path, schema)
-        if len(path) == 1 and type(change) in _VERBS:
+        may_widen = isinstance(change, WidenColumn) and path[0].lower() in {name.lower() for name in self.widens}
+        if len(path) == 1 and type(change) in _VERBS and not may_widen:
             self._check_bound(path[0], change)
         if isinstance(change, WidenColumn):
             result = _retyped(schema, path, change)

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 SPEC_PROPERTY = "tablestore.spec"
 BUCKET_KEY = "bucket-key"
-ROWKIND_FIELD = "rowkind.field"
 """The option that names the bucket key of an append table."""
+ROWKIND_FIELD = "rowkind.field"
+MERGE_ENGINE = "merge-engine"
+KEEPS_LAST = "deduplicate"
 _FORMAT = 1
 _FORMAT_ALTERED = 2
 
@@ -136,6 +138,11 @@ class TableSpec:
     def rowkind_field(self) -> str | None:
         """The column whose value is the kind of a written row, such as ``-D``; None if there is none."""
         return self.properties.get(ROWKIND_FIELD)
+
+    @property
+    def merges(self) -> bool:
+        """Whether a merge engine makes one row of several; otherwise the last row of a key is kept."""
+        return self.properties.get(MERGE_ENGINE, KEEPS_LAST) != KEEPS_LAST
 
     @cached_property
     def defaults(self) -> dict[str, pa.Scalar]:

@@ -16,7 +16,13 @@ from snapshot.schema.spec import BUCKET_KEY, ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
-from tablestore.options.merge_options import is_default
+from tablestore.options.merge_options import (
+    SEQUENCE_FIELD,
+    SEQUENCE_GROUP,
+    is_default,
+    is_field_option,
+    split_field_option,
+)
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import OPTIONS, parse_options, without_removed
 from tablestore.options.unknown_options import refuse_unknown_option
@@ -111,7 +117,7 @@ def _altered(
     """Return the table's definition after the changes; all checks are made here."""
     before = with_physical_names(spec.schema_json)
     past = [with_physical_names(each.schema_json) for each in spec.past]
-    columns = evolved(before, changes, past=past, bound=_bound(spec))
+    columns = evolved(before, changes, past=past, bound=_bound(spec), widens=_aggregated(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
     if columns != before:
         table.log.check_changes(spec, changes)
@@ -134,6 +140,14 @@ def _bound(spec: TableSpec) -> dict[str, str]:
             first = "" if option == BUCKET_KEY else "reset that first, or "
             bound[name] = f"option {option!r} names it; {first}create a new table"
     return bound
+
+
+def _aggregated(spec: TableSpec) -> set[str]:
+    """Return the columns that only options of the columns themselves name: a wider type holds the same values."""
+    own = {split_field_option(name) for name in spec.properties if is_field_option(name)}
+    ordering = {each for column, what in own if what == SEQUENCE_GROUP for each in column.split(",")}
+    ordering |= {name.strip() for name in spec.properties.get(SEQUENCE_FIELD.name, "").split(",")}
+    return {column for column, what in own if what != SEQUENCE_GROUP} - ordering - {*spec.partition_by}
 
 
 def _option_naming(properties: Mapping[str, str], column: str) -> str | None:

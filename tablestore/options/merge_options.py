@@ -10,7 +10,7 @@ from typing import Any, Final
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
 from snapshot.schema.defaults import DEFAULT_VALUE
-from snapshot.schema.spec import ROWKIND_FIELD
+from snapshot.schema.spec import KEEPS_LAST, MERGE_ENGINE, ROWKIND_FIELD
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
 
@@ -36,7 +36,7 @@ _NOT_HERE: Final[Mapping[str, str]] = {
 class Engine(StrEnum):
     """How rows with the same key are merged."""
 
-    DEDUPLICATE = "deduplicate"
+    DEDUPLICATE = KEEPS_LAST
     FIRST_ROW = "first-row"
     PARTIAL_UPDATE = "partial-update"
     AGGREGATION = "aggregation"
@@ -117,9 +117,9 @@ class MergeOptions(Group):
     """
 
     engine: Engine = option(
-        "merge-engine",
+        MERGE_ENGINE,
         choice(Engine),
-        "deduplicate",
+        KEEPS_LAST,
         "How several rows of one key are merged: keep the last (`deduplicate`), the first (`first-row`), the last "
         "value of each column that is not NULL (`partial-update`), or apply aggregate functions (`aggregation`). See "
         "[merge engines](../guide/merge_engines.md).",
@@ -144,7 +144,9 @@ class MergeOptions(Group):
         ROWKIND_FIELD,
         VERBATIM,
         "A STRING column whose value is the kind of each written row: `+I` and `+U` upsert it, `-D` deletes it, "
-        "`-U` is the row before an update. A column `_change_type`, if rows have it, is taken instead.",
+        "`-U` is the row before an update, which is deleted unless a `+U` of its key follows. With merge engines that "
+        "take values back, it takes them back, and with the others it is ignored. A column `_change_type`, if rows "
+        "have it, is taken instead.",
     )
     remove_groups: tuple[str, ...] = field(default=(), metadata={"spec": REMOVE_ON_GROUP})
     aggregation_remove: bool = option(

@@ -63,11 +63,13 @@ class KindMarks:
         column: the column with the kinds.
         names: the name of each kind, by its number.
         unknown: what stands for a kind with another name, which is refused.
+        before: the kind of a preimage, which may delete its row.
     """
 
     column: str
     names: tuple[str, str, str, str]
     unknown: int
+    before: RowKind = RowKind.UPDATE_BEFORE
 
 
 def marks_in(names: Sequence[str], spec: TableSpec) -> KindMarks | None:
@@ -78,7 +80,11 @@ def marks_in(names: Sequence[str], spec: TableSpec) -> KindMarks | None:
     """
     if CHANGE_TYPE in {name.lower() for name in names}:
         return KindMarks(CHANGE_TYPE, CHANGE_TYPE_NAMES, UNKNOWN_KIND)
-    return KindMarks(spec.rowkind_field, SIGNS, UNKNOWN_SIGN) if spec.rowkind_field else None
+    if not spec.rowkind_field:
+        return None
+    # As in Paimon, whose rows of an update need not have the same key.
+    before = RowKind.UPDATE_BEFORE if spec.merges else RowKind.DELETE
+    return KindMarks(spec.rowkind_field, SIGNS, UNKNOWN_SIGN, before)
 
 
 def check_names(names: Sequence[str], spec: TableSpec) -> None:
@@ -167,5 +173,6 @@ def deletes_reader(keys: pa.RecordBatchReader, spec: TableSpec, kept: Sequence[s
 def _kinds(given: pa.Array, marks: KindMarks) -> pa.Array:
     """Map names of kinds to row kinds for writing; as ``frame_input.prepare_changes`` does."""
     number = pc.fill_null(pc.index_in(given, pa.array(marks.names)), marks.unknown).cast(pa.int8())
-    insert = pa.scalar(int(RowKind.INSERT), pa.int8())
-    return pc.if_else(pc.equal(number, insert), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), number)
+    for kind, written in ((RowKind.INSERT, RowKind.UPDATE_AFTER), (RowKind.UPDATE_BEFORE, marks.before)):
+        number = pc.if_else(pc.equal(number, int(kind)), pa.scalar(int(written), pa.int8()), number)
+    return number

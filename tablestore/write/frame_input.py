@@ -83,7 +83,7 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
     given = check_columns(frame.schema, spec)
     change_type = given[CHANGE_TYPE].name if CHANGE_TYPE in given else None
     marks = arrow_input.marks_in(frame.columns, spec)
-    if marks is not None and not preimages:
+    if marks is not None and not preimages and marks.before is RowKind.UPDATE_BEFORE:
         before = marks.names[RowKind.UPDATE_BEFORE]
         frame = frame.where(~F.col(backquoted(given[marks.column.lower()].name)).eqNullSafe(before))
     found = [given.get(field.name.lower()) for field in spec.schema.fields]
@@ -108,7 +108,8 @@ def by_buckets(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
 
 def _kind_of(marks: arrow_input.KindMarks) -> str:
     """Return SQL that maps names of kinds to row kinds for writing: inserts and postimages become upserts."""
-    kinds = {kind: kind for kind in RowKind} | {RowKind.INSERT: RowKind.UPDATE_AFTER}
+    written = {RowKind.INSERT: RowKind.UPDATE_AFTER, RowKind.UPDATE_BEFORE: marks.before}
+    kinds = {kind: kind for kind in RowKind} | written
     cases = " ".join(f"WHEN {text_literal(marks.names[kind])} THEN {_byte(sets)}" for kind, sets in kinds.items())
     return f"CASE {backquoted(marks.column)} {cases} ELSE {_byte(marks.unknown)} END"
 

@@ -539,3 +539,14 @@ def test_put_new_lets_one_win_and_shows_whole_files_only(tmp_path: Path) -> None
         assert not storage.put_new("a/b.json", b"second")
         assert storage.read("a/b.json") == b"first"
         assert storage.names("a") == ["b.json"]
+
+
+def test_the_comment_of_a_store_table_is_set_like_an_option(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE t (a INT) COMMENT 'first'")
+    catalog.sql("ALTER TABLE t SET ('comment' = 'second', 'compaction.commits' = '7')")
+    ((shown,),) = catalog.sql("SHOW CREATE TABLE t").rows
+    assert "COMMENT 'second'" in shown
+    assert "'compaction.commits' = '7'" in shown
+    catalog.sql("ALTER TABLE t RESET ('comment')")
+    ((shown,),) = catalog.sql("SHOW CREATE TABLE t").rows
+    assert "omment" not in shown

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -20,7 +21,7 @@ from snapshot.schema.evolution import (
     RenameColumn,
     WidenColumn,
 )
-from tablestore.sql.catalog.binding import columns_of
+from tablestore.sql.catalog.binding import columns_of, connector_of
 from tablestore.sql.parser.statements import (
     AlterAdd,
     AlterDrop,
@@ -35,6 +36,8 @@ from tablestore.sql.parser.statements import (
     CreateTable,
     PhysicalColumn,
 )
+
+_COMMENT: Final = "comment"
 
 Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop | AlterWatermark
 
@@ -57,9 +60,13 @@ def altered(made: CreateTable, statement: Altered) -> CreateTable:
     """
     match statement:
         case AlterSet():
-            return replace(made, options=tuple((dict(made.options) | dict(statement.options)).items()))
+            options = dict(statement.options)
+            comment = str(options.pop(_COMMENT)) if _is_own_comment(made, options) else made.comment
+            return replace(made, options=tuple((dict(made.options) | options).items()), comment=comment)
         case AlterReset():
-            return replace(made, options=tuple(pair for pair in made.options if pair[0] not in statement.keys))
+            comment = None if _is_own_comment(made, statement.keys) else made.comment
+            kept = tuple(pair for pair in made.options if pair[0] not in statement.keys)
+            return replace(made, options=kept, comment=comment)
         case AlterAdd():
             columns = list(made.columns)
             for column, place in zip(statement.columns, _places(statement), strict=True):
@@ -86,6 +93,11 @@ def altered(made: CreateTable, statement: Altered) -> CreateTable:
             return replace(made, columns=tuple(columns))
 
 
+def _is_own_comment(made: CreateTable, names: Container[str]) -> bool:
+    """Return whether ``comment`` among options is the comment of a store table, as in Paimon."""
+    return _COMMENT in names and connector_of(made) is None
+
+
 def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
     """Return the changes of the store table that a statement asks for; computed columns exist in the definition only.
 
@@ -98,9 +110,9 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
         case AlterWatermark():
             return StoreChanges()
         case AlterSet():
-            return StoreChanges(options=dict(statement.options))
+            return StoreChanges(options={key: value for key, value in statement.options if key != _COMMENT})
         case AlterReset():
-            return StoreChanges(reset=statement.keys)
+            return StoreChanges(reset=tuple(key for key in statement.keys if key != _COMMENT))
         case AlterRenameColumn():
             if isinstance(before[statement.column], PhysicalColumn):
                 return StoreChanges((RenameColumn(backquoted(statement.column), statement.to),))

@@ -56,6 +56,25 @@ def test_rows_are_upserts_and_deletes_by_their_column(spark: SparkSession, table
     assert sorted(map(tuple, table.read().collect())) == LEFT
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_before_an_update_that_has_another_key_is_deleted(
+    spark: SparkSession, table: TableStore, way: str
+) -> None:
+    for rows in (FIRST, [(1, "a", "-U"), (9, "a", "+U")]):
+        WAYS[way](table, spark.createDataFrame(rows, COLUMNS))
+    assert sorted(map(tuple, table.read().collect())) == [(2, "b", "+U"), (3, "c", "+I"), (9, "a", "+U")]
+
+
+@pytest.mark.parametrize("way", ["rows", "job"])
+def test_a_row_before_an_update_leaves_a_partial_update(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    options = {"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
+    options |= {"rowkind.field": "kind"}
+    table = TableStore.create(spark, tmp_path / "t", COLUMNS, primary_key=["k"], options=options)
+    for rows in (FIRST, [(1, "a", "-U"), (2, "a", "-D")]):
+        WAYS[way](table, spark.createDataFrame(rows, COLUMNS))
+    assert sorted(map(tuple, table.read().collect())) == [(1, "a", "+I"), (3, "c", "+I")]
+
+
 def test_a_change_type_comes_first_and_verbs_are_as_ever(spark: SparkSession, table: TableStore) -> None:
     table.write(spark.createDataFrame([*FIRST, (4, "d", "+I")], COLUMNS))
     table.write(spark.createDataFrame([(1, "e", "-D", "insert")], f"{COLUMNS}, _change_type string"))
