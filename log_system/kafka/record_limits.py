@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from log_system.formats import EncodedRecords
 from log_system.formats.record_sizes import ESCAPED, field_count, largest_row, row_sizes
-from log_system.kafka.client.admin_requests import answered, one
+from log_system.kafka.client.admin_requests import answered
 from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import codes
 from log_system.kafka.log import ROOM, KafkaLog
@@ -77,12 +77,13 @@ def record_limit(client: KafkaClient, topic: str, *, fresh: bool = False) -> Rec
 
 
 def _ask(client: KafkaClient, topic: str) -> RecordLimit | None:
-    admin = client.admin()
-    with kafka_errors(f"look up the settings of topic '{topic}'", client, handle=admin):
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        asked = answered(admin, lambda: admin.describe_configs([resource], request_timeout=client.request_seconds))
+    doing, resource = f"look up the settings of topic '{topic}'", ConfigResource(ResourceType.TOPIC, topic)
+    with kafka_errors(doing, client):
+        asked = answered(
+            client, doing, lambda admin, seconds: admin.describe_configs([resource], request_timeout=seconds)
+        )
         try:
-            found = one(asked)["max.message.bytes"]
+            found = asked[resource].result()["max.message.bytes"]
         except KafkaException as error:
             if error.args[0].code() in _NOT_TOLD:
                 return None

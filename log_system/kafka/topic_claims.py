@@ -42,16 +42,16 @@ def claimed_by(client: KafkaClient, name: str, ids: TopicIds) -> Sequence[str]:
     Raises:
         UnavailableError: the broker does not respond.
     """
-    prefix, admin = _prefix(name, ids), client.admin()
+    prefix = _prefix(name, ids)
 
-    def groups() -> list[str]:
-        listed = admin.list_consumer_groups(request_timeout=client.request_seconds).result()
+    def groups(seconds: float) -> list[str]:
+        listed = client.admin().list_consumer_groups(request_timeout=seconds).result()
         if listed.errors:
             # A broker that did not respond may hold a claim.
             raise listed.errors[0]
         return [each.group_id for each in listed.valid]
 
-    found = ask_coordinator(f"look for other tables on topic '{name}'", client, groups, handle=admin)
+    found = ask_coordinator(f"look for other tables on topic '{name}'", client, groups)
     return sorted(each.removeprefix(prefix) for each in found if each.startswith(prefix))
 
 

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from log_system.kafka.client.admin_requests import answered, one
-from log_system.kafka.client.cluster import Cluster, GroupOffsets
+from log_system.kafka.client.admin_requests import answer
+from log_system.kafka.client.cluster import Cluster, GroupOffsets, has_offsets
 from log_system.kafka.client.connect import KafkaClient, discarding, send_offsets, take_over
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import followed
@@ -150,7 +150,7 @@ class Stuck(AdminClient):
         self.asked = []
         return super().list_topics(*given, **named)
 
-    def ask(self) -> dict[str, Future[int]]:
+    def ask(self, *_: Any) -> dict[str, Future[int]]:
         future = Future[int]()
         self.asked = [] if self.looks else [future]
         if self.looks:
@@ -158,11 +158,31 @@ class Stuck(AdminClient):
         return {"": future}
 
 
-def test_the_brokers_are_looked_up_again_while_the_controller_does_not_answer(cluster: MockCluster) -> None:
+def test_the_brokers_are_looked_up_again_while_the_controller_does_not_answer(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any broker is named as the controller, also one that has died, and is waited for until the time is over."""
     admin = Stuck({"bootstrap.servers": cluster.servers})
-    assert one(answered(admin, admin.ask)) == 7
+    monkeypatch.setattr(KafkaClient, "admin", lambda _: admin)
+    assert answer(KafkaClient({"bootstrap.servers": cluster.servers}), "ask", admin.ask) == 7
     assert admin.looks == 1
+
+
+LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH = 2, 8, 9
+CUT_OFF: dict[str, tuple[int, Callable[[KafkaClient], object]]] = {
+    "offsets": (LIST_OFFSETS, lambda client: Cluster(client).latest(PARTITIONS, "read_committed")),
+    "a group's offsets": (OFFSET_FETCH, lambda client: has_offsets(client, "t", "rooms", 2)),
+    "a commit": (OFFSET_COMMIT, lambda client: GroupOffsets(client, "t").commit({("rooms", 0): 1})),
+}
+
+
+@pytest.mark.parametrize("asked", CUT_OFF)
+def test_a_question_is_asked_again_where_a_broker_dies_with_it(cluster: MockCluster, asked: str) -> None:
+    request, ask = CUT_OFF[asked]
+    client = KafkaClient({"bootstrap.servers": cluster.servers})
+    expected = ask(client)
+    cluster.answer(request, "_TRANSPORT", 3)
+    assert ask(client) == expected
 
 
 @pytest.mark.parametrize("asked", ASKED)

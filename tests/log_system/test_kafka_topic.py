@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from log_system.kafka.client import connect, shared_admin
 from log_system.kafka.client.admin_requests import partitions_led
 from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import (
     delete_topic,
     describe_topic,
     earliest_offsets,
     ensure_topic,
     latest_offsets,
+    topic_ids,
 )
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
@@ -167,3 +171,52 @@ def test_an_unreachable_broker_is_reported_within_ten_seconds() -> None:
         ensure_topic(KafkaClient({"bootstrap.servers": "127.0.0.1:1"}), "orders", **WANTED)
 
     assert time.monotonic() - began < 10
+
+
+class DyingController(SharedAdmin):
+    """An admin client whose first request of each kind is cut off, before or after it is carried out."""
+
+    carries_out = False
+    cut_off: ClassVar[set[str]] = set()
+
+    def _ask(self, kind: str, *given: Any, **named: Any) -> Any:
+        ask = getattr(super(), kind)
+        if kind in self.cut_off:
+            return ask(*given, **named)
+        self.cut_off.add(kind)
+        if self.carries_out:
+            for future in ask(*given, **named).values():
+                future.result()
+        cut: Future[Any] = Future()
+        cut.set_exception(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+        return {"": cut}
+
+    def create_topics(self, *given: Any, **named: Any) -> Any:
+        return self._ask("create_topics", *given, **named)
+
+    def delete_topics(self, *given: Any, **named: Any) -> Any:
+        return self._ask("delete_topics", *given, **named)
+
+    def describe_topics(self, *given: Any, **named: Any) -> Any:
+        return self._ask("describe_topics", *given, **named)
+
+    def describe_configs(self, *given: Any, **named: Any) -> Any:
+        return self._ask("describe_configs", *given, **named)
+
+
+@pytest.mark.parametrize("carries_out", [False, True])
+def test_a_request_is_repeated_where_the_controller_dies_with_it(
+    client: KafkaClient, name: str, monkeypatch: pytest.MonkeyPatch, carries_out: bool
+) -> None:
+    """Who was cut off from an answer does not know whether the topic is the one it has asked for."""
+    monkeypatch.setattr(DyingController, "carries_out", carries_out)
+    monkeypatch.setattr(DyingController, "cut_off", set())
+    monkeypatch.setattr(connect, "SharedAdmin", DyingController)
+    monkeypatch.setattr(shared_admin, "_open", {})
+    assert ensure_topic(client, name, **WANTED) is not carries_out
+    found = topic_ids(client, name)
+    assert found is not None
+    assert describe_topic(client, name) is not None
+    assert delete_topic(client, name, found.topic_id)
+    assert topic_ids(client, name) is None
+    assert DyingController.cut_off >= {"create_topics", "delete_topics", "describe_topics", "describe_configs"}

@@ -74,7 +74,7 @@ def test_a_coordinator_that_is_never_ready_is_unavailable(
 ) -> None:
     coordinator.answer(OFFSET_COMMIT, "COORDINATOR_LOAD_IN_PROGRESS", 500)
     client = KafkaClient({"bootstrap.servers": coordinator.client.bootstrap_servers}, wait_seconds=0.5)
-    with pytest.raises(UnavailableError, match=r"coordinator is not ready after 0\.5 s. Retry later"):
+    with pytest.raises(UnavailableError, match="is running and can be reached"):
         ask(client)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -18,7 +19,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
-from log_system.kafka.client.errors import codes
+from log_system.kafka.client.errors import is_unavailable
+from log_system.kafka.client.shared_admin import forget
 from snapshot.errors import NotFoundError
 
 #: How long brokers may take to propagate a new or deleted topic, or a new leader.
@@ -27,8 +29,9 @@ SETTLE_STEP_SECONDS: Final = 0.05
 
 #: How long a request waits before the brokers are looked up again.
 _LOOK_SECONDS: Final = 0.5
-_ASKED_MAX: Final = 5
-_DROPPED: Final = codes("_DESTROY_BROKER")
+ATTEMPT_SECONDS: Final = 1.0
+ATTEMPT_GROWTH: Final = 1.5
+"""How long the first attempt at a look-up may take, and by how much longer each further one may take."""
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -72,12 +75,13 @@ def describe(client: KafkaClient, name: str) -> TopicShape | None:
     found = look_up(client, name)
     if found is None:
         return None
-    resource, admin = ConfigResource(ResourceType.TOPIC, name), client.admin()
+    resource = ConfigResource(ResourceType.TOPIC, name)
     try:
-        with kafka_errors(f"look up the settings of topic '{name}'", client, handle=admin):
-            settings = one(
-                answered(admin, lambda: admin.describe_configs([resource], request_timeout=client.request_seconds))
-            )
+        settings = answer(
+            client,
+            f"look up the settings of topic '{name}'",
+            lambda admin, seconds: admin.describe_configs([resource], request_timeout=seconds),
+        )
     except NotFoundError:
         return None
     policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
@@ -100,19 +104,16 @@ def partitions_led(client: KafkaClient, name: str) -> dict[int, bool] | None:
 
 def look_up(client: KafkaClient, name: str) -> TopicDescription | None:
     """Return the cluster's description of a topic, or ``None`` if the topic does not exist."""
-    admin = client.admin()
+    topic = TopicCollection([name])
     try:
-        with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            # No variable for the futures: see ``one``.
-            found: TopicDescription = one(
-                answered(
-                    admin,
-                    lambda: admin.describe_topics(TopicCollection([name]), request_timeout=client.request_seconds),
-                )
-            )
-            return found
+        found: TopicDescription = answer(
+            client,
+            f"look up topic '{name}'",
+            lambda admin, seconds: admin.describe_topics(topic, request_timeout=seconds),
+        )
     except NotFoundError:
         return None
+    return found
 
 
 def id_of(found: TopicDescription) -> str:
@@ -122,40 +123,58 @@ def id_of(found: TopicDescription) -> str:
     return "" if topic_id == _NO_TOPIC_ID else topic_id.replace("+", "-").replace("/", "_")
 
 
-def one(futures: Mapping[Any, Future[T]]) -> T:
-    """Return the result of a request for a single item; librdkafka's own timeout bounds the wait."""
-    (future,) = futures.values()
-    try:
-        return future.result()
-    finally:
-        # A future holds its error, whose traceback holds this frame and those of its callers with their clients.
-        del future, futures
-
-
-def answered(admin: AdminClient, ask: Callable[[], Mapping[K, Future[T]]]) -> Mapping[K, Future[T]]:
+def answered(
+    client: KafkaClient, doing: str, ask: Callable[[AdminClient, float], Mapping[K, Future[T]]]
+) -> Mapping[K, Future[T]]:
     """Ask the cluster's controller something, and return the futures of the answer, which are done.
 
-    Brokers name any of them as the controller, for some seconds also one that has just died. The client then waits for
+    Brokers name any of them as the controller, for some seconds also one that has just died. A client then waits for
     that one until the time is over (librdkafka 2.16), unless a further look at the brokers names another one. A look
-    ends requests to a broker that is missing from it, so these are repeated.
+    ends requests to a broker that is missing from it, and the death of a broker those to it. So a request is repeated
+    until ``request_seconds`` are over, each time by a new client, which may find another broker.
 
     Args:
-        admin: the client that is asked.
-        ask: sends the request; it changes nothing in the cluster.
+        client: the cluster.
+        doing: what is attempted, for the message.
+        ask: sends the request, with a time limit in seconds; it may be sent and carried out several times.
+
+    Raises:
+        UnavailableError: the brokers do not respond.
     """
-    for _ in range(_ASKED_MAX):
-        futures = ask()
-        while wait(futures.values(), _LOOK_SECONDS).not_done:
-            with suppress(KafkaException):
-                # All topics: the answer for a single one that does not exist, such as one of Kafka's own, may not come.
-                admin.list_topics(timeout=2 * _LOOK_SECONDS)
-        if not any(_is_dropped(future.exception()) for future in futures.values()):
-            break
-    return futures
+    until, seconds = time.monotonic() + client.request_seconds, ATTEMPT_SECONDS
+    while True:
+        admin = client.admin()
+        with kafka_errors(doing, client, handle=admin):
+            futures = ask(admin, min(seconds, client.request_seconds))
+            while wait(futures.values(), _LOOK_SECONDS).not_done:
+                with suppress(KafkaException):
+                    # All topics: the answer for a single one that does not exist, such as one of Kafka's own, may not
+                    # come.
+                    admin.list_topics(timeout=2 * _LOOK_SECONDS)
+            errors = (future.exception() for future in futures.values())
+            if not any(isinstance(error, KafkaException) and is_unavailable(error) for error in errors):
+                return futures
+            if time.monotonic() > until:
+                for future in futures.values():
+                    future.result()
+        forget(admin)
+        seconds *= ATTEMPT_GROWTH
+        time.sleep(SETTLE_STEP_SECONDS)
 
 
-def _is_dropped(error: BaseException | None) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in _DROPPED
+def answer(client: KafkaClient, doing: str, ask: Callable[[AdminClient, float], Mapping[Any, Future[T]]]) -> T:
+    """Return the answer of the cluster's controller to a question about a single item; see :func:`answered`.
+
+    Raises:
+        TableStoreError: the brokers refuse the request, or do not respond.
+    """
+    with kafka_errors(doing, client):
+        (future,) = answered(client, doing, ask).values()
+        try:
+            return future.result()
+        finally:
+            # A future holds its error, whose traceback holds this frame and those of its callers with their clients.
+            del future
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:

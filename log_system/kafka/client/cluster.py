@@ -17,6 +17,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, not in its __all__
 
 from log_system.kafka.client.admin_requests import (
+    ATTEMPT_GROWTH,
+    ATTEMPT_SECONDS,
     EARLIEST,
     LATEST,
     SETTLE_SECONDS_MAX,
@@ -26,7 +28,7 @@ from log_system.kafka.client.admin_requests import (
     missing,
 )
 from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
-from log_system.kafka.client.errors import NOTHING_THERE, codes
+from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
 from log_system.kafka.client.shared_admin import forget
 from snapshot.errors import NotFoundError, UnavailableError
 from snapshot.records import LogEnd
@@ -41,34 +43,26 @@ def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
     Raises:
         UnavailableError: the broker does not respond.
     """
-    admin = client.admin(shared=False)
 
-    def delete() -> None:
-        for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
+    def delete(seconds: float) -> None:
+        # One that has used a coordinator crashes the process if that has moved (librdkafka 2.16).
+        admin = client.admin(shared=False)
+        for future in admin.delete_consumer_groups(list(groups), request_timeout=seconds).values():
             try:
                 future.result()
             except KafkaException as error:
                 if error.args[0].code() not in _GONE:
                     raise
 
-    ask_coordinator("remove consumer groups", client, delete, handle=admin)
+    ask_coordinator("remove consumer groups", client, delete)
 
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 _LOOK_SECONDS: Final = 2.0
 """If a partition has no leader for this many seconds, its topic may be deleted rather than new, so look it up."""
-_ATTEMPT_SECONDS: Final = 1.0
-_ATTEMPT_GROWTH: Final = 1.5
-"""How long the first attempt to look offsets up may take, and by how much longer each further one may take."""
 _SILENT: Final = codes("_TIMED_OUT")
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
-_MOVING: Final = codes(
-    "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
-    "FENCED_LEADER_EPOCH KAFKA_STORAGE_ERROR NOT_COORDINATOR COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE "
-    "UNSTABLE_OFFSET_COMMIT _NOENT"
-)
-
 _POLL_SECONDS: Final = 0.5
 _TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001 - the client has no public name for it
 _LEVELS: Final = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
@@ -111,20 +105,19 @@ class Cluster:
         if not topics:
             return []
         found: list[tuple[Partition, str]] = []
-        admin = self._client.admin()
-        with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=admin):
-            wanted = TopicCollection(list(topics))
-            asked = answered(admin, lambda: admin.describe_topics(wanted, request_timeout=self._client.request_seconds))
-            for name in topics:
-                try:
+        doing, wanted = f"look up topics {', '.join(topics)}", TopicCollection(list(topics))
+        asked = answered(
+            self._client, doing, lambda admin, seconds: admin.describe_topics(wanted, request_timeout=seconds)
+        )
+        for name in topics:
+            try:
+                with kafka_errors(doing, self._client):
                     answers = asked[name].result()
-                except KafkaException as error:
-                    if error.args[0].code() not in _NO_SUCH:
-                        raise
-                    if skips_missing:
-                        continue
-                    raise self._missing(name) from error
-                found += [((name, number), id_of(answers)) for number in sorted(part.id for part in answers.partitions)]
+            except NotFoundError as error:
+                if skips_missing:
+                    continue
+                raise self._missing(name) from error
+            found += [((name, number), id_of(answers)) for number in sorted(part.id for part in answers.partitions)]
         return found
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
@@ -158,7 +151,7 @@ class Cluster:
             return {}
         names = ", ".join(sorted({each.topic for each in asked}))
         doing = f"look up the offsets of {names}"
-        begun, looks, attempt_seconds = time.monotonic(), 1, _ATTEMPT_SECONDS
+        begun, looks, attempt_seconds = time.monotonic(), 1, ATTEMPT_SECONDS
         seconds_max = min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
         while True:
             admin = self._client.admin()
@@ -170,7 +163,7 @@ class Cluster:
                         isolation_level=isolation,
                         request_timeout=min(attempt_seconds, self._client.request_seconds),
                     )
-                    attempt_seconds *= _ATTEMPT_GROWTH
+                    attempt_seconds *= ATTEMPT_GROWTH
                     found = {(at.topic, at.partition): future.result() for at, future in answers.items()}
                     if any(at.offset == OFFSET_INVALID for at in found.values()):
                         # librdkafka 2.16 reports no error for a partition whose leader does not respond.
@@ -180,7 +173,7 @@ class Cluster:
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun
-                    if error.args[0].code() not in _MOVING | _NO_SUCH | _SILENT or seconds > seconds_max:
+                    if not (is_unavailable(error) or error.args[0].code() in _NO_SUCH) or seconds > seconds_max:
                         raise
                     if error.args[0].code() not in _SILENT and seconds > looks * _LOOK_SECONDS:
                         looks += 1
@@ -247,8 +240,8 @@ def shortened(
     return lost
 
 
-def ask_coordinator(doing: str, client: KafkaClient, ask: Callable[[], T], *, handle: Handle | None = None) -> T:
-    """Send a request to the coordinators of consumer groups, retrying while one is starting or moving.
+def ask_coordinator(doing: str, client: KafkaClient, ask: Callable[[float], T], *, handle: Handle | None = None) -> T:
+    """Send a request to the coordinators of consumer groups, retrying while one is starting, moving or dying.
 
     librdkafka retries such requests only in part. The first request for a group creates the topic of all groups on the
     broker, which then takes a moment to load it.
@@ -256,24 +249,21 @@ def ask_coordinator(doing: str, client: KafkaClient, ask: Callable[[], T], *, ha
     Args:
         doing: what is attempted, for the message.
         client: the client.
-        ask: sends the request and returns its answer; idempotent.
+        ask: sends the request, with a time limit in seconds, and returns its answer; idempotent.
         handle: the consumer or admin client in use.
 
     Raises:
         UnavailableError: a coordinator is not ready within the client's ``wait_seconds``.
     """
-    until = time.monotonic() + client.wait_seconds
+    until, seconds = time.monotonic() + client.wait_seconds, ATTEMPT_SECONDS
     with kafka_errors(doing, client, handle=handle):
         while True:
             try:
-                return ask()
+                return ask(min(seconds, client.request_seconds))
             except KafkaException as error:
-                if error.args[0].code() not in _MOVING:
+                if not is_unavailable(error) or time.monotonic() > until:
                     raise
-                if time.monotonic() > until:
-                    waited = f"{client.wait_seconds:g} s"
-                    msg = f"{doing}: the group's coordinator is not ready after {waited}. Retry later."
-                    raise UnavailableError(msg) from error
+            seconds *= ATTEMPT_GROWTH
             time.sleep(SETTLE_STEP_SECONDS)
 
 
@@ -284,7 +274,7 @@ def group_offsets(doing: str, client: KafkaClient, consumer: Any, asked: list[To
         UnavailableError: see :func:`ask_coordinator`.
     """
     return ask_coordinator(
-        doing, client, lambda: _checked(consumer.committed(asked, timeout=client.wait_seconds)), handle=consumer
+        doing, client, lambda _: _checked(consumer.committed(asked, timeout=client.wait_seconds)), handle=consumer
     )
 
 
@@ -295,7 +285,7 @@ def commit_offsets(doing: str, client: KafkaClient, consumer: Any, offsets: list
         UnavailableError: see :func:`ask_coordinator`.
     """
     ask_coordinator(
-        doing, client, lambda: _checked(consumer.commit(offsets=offsets, asynchronous=False)), handle=consumer
+        doing, client, lambda _: _checked(consumer.commit(offsets=offsets, asynchronous=False)), handle=consumer
     )
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
     NewTopic,
     TopicDescription,
 )
@@ -20,16 +23,15 @@ from log_system.kafka.client.admin_requests import (
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
     TopicShape,
-    answered,
+    answer,
     describe,
     id_of,
     look_up,
     missing,
-    one,
     partitions_led,
 )
 from log_system.kafka.client.cluster import Cluster, Offsets, Partition
-from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from log_system.kafka.client.connect import KafkaClient
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 from snapshot.records import LogEnd
 
@@ -131,15 +133,7 @@ def ensure_topic(
         _accept(client, name, wanted)
         return False
     # Step 2.
-    admin = client.admin()
-    try:
-        with kafka_errors(f"make topic '{name}'", client, handle=admin):
-            topic = NewTopic(name, partitions, replication_factor, config=wanted.settings())
-            one(admin.create_topics([topic], request_timeout=client.request_seconds))
-    except AlreadyExistsError:
-        made = False
-    else:
-        made = True
+    made = _create(client, NewTopic(name, partitions, replication_factor, config=wanted.settings()))
     # Step 3.
     _settle(client, name, partitions if made else None)
     if not made:
@@ -164,14 +158,23 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
     """
     if partitions_led(client, name) is not None:
         return False
-    admin = client.admin()
+    made = _create(client, NewTopic(name, -1, -1, config={"cleanup.policy": "compact"} if compacted else {}))
+    if made:
+        _settle(client, name, None)
+    return made
+
+
+def _create(client: KafkaClient, topic: NewTopic) -> bool:
+    """Create a topic; return False if it exists, perhaps since this call was sent twice."""
     try:
-        with kafka_errors(f"make topic '{name}'", client, handle=admin):
-            topic = NewTopic(name, -1, -1, config={"cleanup.policy": "compact"} if compacted else {})
-            one(admin.create_topics([topic], request_timeout=client.request_seconds))
+        # Not shorter, since a topic that is created by a repeated request is not known to be the caller's.
+        answer(
+            client,
+            f"make topic '{topic.topic}'",
+            lambda admin, _: admin.create_topics([topic], request_timeout=client.request_seconds),
+        )
     except AlreadyExistsError:
         return False
-    _settle(client, name, None)
     return True
 
 
@@ -200,9 +203,9 @@ def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
     found = look_up(client, name)
     if found is None:
         return None
-    admin = client.admin()
-    with kafka_errors("look up the cluster id", client, handle=admin):
-        cluster = one(answered(admin, lambda: {"": admin.describe_cluster(request_timeout=client.request_seconds)}))
+    cluster = answer(
+        client, "look up the cluster id", lambda admin, seconds: {"": admin.describe_cluster(request_timeout=seconds)}
+    )
     return TopicIds(id_of(found), str(cluster.cluster_id or ""))
 
 
@@ -265,16 +268,20 @@ def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
     Raises:
         UnavailableError: the broker does not respond, or the topic still exists after ``SETTLE_SECONDS_MAX``.
     """
-    if topic_id:
-        found = look_up(client, name)
-        if found is None or id_of(found) != topic_id:
-            return False
-    admin = client.admin()
+    attempts = 0
+
+    def delete(admin: AdminClient, _: float) -> Mapping[str, Future[None]]:
+        nonlocal attempts
+        attempts += 1
+        if topic_id and ((found := look_up(client, name)) is None or id_of(found) != topic_id):
+            raise missing(client, name)
+        return admin.delete_topics([name], request_timeout=client.request_seconds)
+
     try:
-        with kafka_errors(f"delete topic '{name}'", client, handle=admin):
-            one(admin.delete_topics([name], request_timeout=client.request_seconds))
+        answer(client, f"delete topic '{name}'", delete)
     except NotFoundError:
-        return False
+        # An earlier attempt that got no response has deleted it.
+        return attempts > 1
     until = time.monotonic() + SETTLE_SECONDS_MAX
     while (found := look_up(client, name)) is not None:
         if topic_id and id_of(found) != topic_id:
