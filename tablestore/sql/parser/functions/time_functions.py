@@ -40,7 +40,13 @@ BY_DATE: Final[Mapping[str, tuple[str, str]]] = {
     "MONTH": ("TRUNC({date}, 'MONTH')", "'1' MONTH"),
     "QUARTER": ("TRUNC({date}, 'QUARTER')", "'3' MONTH"),
     "YEAR": ("TRUNC({date}, 'YEAR')", "'1' YEAR"),
+    # A century begins with the year 1, a decade with 0.
+    "DECADE": ("ADD_MONTHS(TRUNC({date}, 'YEAR'), -12 * (YEAR({date}) % 10))", "'10' YEAR"),
+    "CENTURY": ("ADD_MONTHS(TRUNC({date}, 'YEAR'), -12 * ((YEAR({date}) - 1) % 100))", "'100' YEAR"),
+    "MILLENNIUM": ("ADD_MONTHS(TRUNC({date}, 'YEAR'), -12 * ((YEAR({date}) - 1) % 1000))", "'1000' YEAR"),
 }
+_NEVER_STAYS: Final = ("DECADE", "CENTURY", "MILLENNIUM")
+"""Units of which ``CEIL`` of the very beginning of one is the next one, as in Flink."""
 UNITS: Final = (*_BY_CLOCK, *BY_DATE)
 """The units that a time can be rounded to."""
 
@@ -59,7 +65,8 @@ def rounded(time: str, unit: str, *, up: bool) -> str:
         goal = _goal(start.format(clock=clock), clock, length, up=up)
         return f"({time} + ({goal} - {clock}))"
     start, length = BY_DATE[unit]
-    goal = _goal(f"CAST({start.format(date=f'CAST({time} AS DATE)')} AS TIMESTAMP_NTZ)", clock, length, up=up)
+    begin = f"CAST({start.format(date=f'CAST({time} AS DATE)')} AS TIMESTAMP_NTZ)"
+    goal = f"({begin} + INTERVAL {length})" if up and unit in _NEVER_STAYS else _goal(begin, clock, length, up=up)
     # An instant is off by an hour if the clock was changed in between, which the second step corrects.
     near = f"({time} + ({goal} - {clock}))"
     return f"({near} + ({goal} - CAST({near} AS TIMESTAMP_NTZ)))"
