@@ -110,15 +110,20 @@ def path_of(text: str, schema: StructType) -> tuple[str, ...]:
 def types_in(data_type: DataType) -> Iterator[DataType]:
     """Yield a type and all types nested in it."""
     yield data_type
-    inner: list[DataType] = []
-    if isinstance(data_type, ArrayType):
-        inner = [data_type.elementType]
-    elif isinstance(data_type, MapType):
-        inner = [data_type.keyType, data_type.valueType]
-    elif isinstance(data_type, StructType):
-        inner = [field.dataType for field in data_type.fields]
-    for each in inner:
+    for each in _inner(data_type):
         yield from types_in(each)
+
+
+def _inner(data_type: DataType) -> list[DataType]:
+    if isinstance(data_type, ArrayType):
+        return [data_type.elementType]
+    if isinstance(data_type, MapType):
+        return [data_type.keyType, data_type.valueType]
+    return [field.dataType for field in data_type.fields] if isinstance(data_type, StructType) else []
+
+
+def _depth(data_type: DataType) -> int:
+    return max((1 + _depth(each) for each in _inner(data_type)), default=0)
 
 
 def _fields_mapped(struct: StructType, change: Callable[[StructField], StructField]) -> StructType:
@@ -144,6 +149,8 @@ _ATOMIC_TYPES = (
 _PARTITION_TYPES = (BooleanType, ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
 _KEY_TYPES = (*_PARTITION_TYPES, BinaryType, TimestampType, TimestampNTZType)
 _DIGITS_MAX = 38
+_DEPTH_MAX = 40
+"""Delta's kernel reads schemas of 41 structs within each other, Arrow reads files of 48 arrays."""
 _WIDER: dict[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 3, LongType: 4}
 
 
@@ -162,15 +169,17 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
     if not schema.fields:
         msg = "schema: a table needs at least one column; this schema has none."
         raise InvalidInputError(msg)
-    seen: dict[str, str] = {}
+    _check_names("columns", schema)
     for field in schema.fields:
         if field.name.lower() in RESERVED:
             msg = f"schema: column name {field.name!r} is reserved by the store ({', '.join(RESERVED)}); rename it."
             raise InvalidInputError(msg)
-        if field.name.lower() in seen:
-            msg = f"schema: columns {seen[field.name.lower()]!r} and {field.name!r} differ in case only; rename one."
+        if (depth := _depth(field.dataType)) > _DEPTH_MAX:
+            msg = (
+                f"schema: column {field.name!r}: expected arrays, maps and structs within each other at most "
+                f"{_DEPTH_MAX} levels deep, got {depth}, which Delta and Parquet do not read."
+            )
             raise InvalidInputError(msg)
-        seen[field.name.lower()] = field.name
         _check_type(field.name, field.dataType)
     _check_columns(schema, "primary_key", primary_key, _KEY_TYPES)
     _check_columns(schema, "partition_by", partition_by, _PARTITION_TYPES)
@@ -228,8 +237,22 @@ def can_widen(given: DataType, wanted: DataType) -> bool:
     return False
 
 
+def _check_names(what: str, struct: StructType) -> None:
+    """Check that names are neither empty nor equal but for case, which Delta and the log do not take."""
+    seen: dict[str, str] = {}
+    for name in struct.names:
+        if not name:
+            msg = f"schema: {what}: expected names of one letter or more, got ''; name it."
+            raise InvalidInputError(msg)
+        if name.lower() in seen:
+            msg = f"schema: {what}: {seen[name.lower()]!r} and {name!r} differ in case only, or not at all; rename one."
+            raise InvalidInputError(msg)
+        seen[name.lower()] = name
+
+
 def _check_type(path: str, data_type: DataType) -> None:
     if isinstance(data_type, StructType):
+        _check_names(f"fields of column {path!r}", data_type)
         for field in data_type.fields:
             _check_type(f"{path}.{field.name}", field.dataType)
     elif isinstance(data_type, ArrayType):

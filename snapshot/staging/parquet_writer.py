@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +33,11 @@ ROW_GROUP_ROWS = 131_072
 TOMBSTONES = "tombstones"
 """Subfolder of the changes folder. Its files belong to a commit but not to the changes of a snapshot: they contain the
 key and the sequence of deletes, so that a late row with a smaller sequence does not restore a deleted row."""
+_FOLDER_MAX = 255
+"""The longest name, in bytes, that file systems take."""
+_FOLDER_SHOWN = 100
+_FOLDER_DIGITS = 32
+_ESCAPE_CUT = re.compile("%.?$")
 _BUCKET_FOLDER = "bucket-"
 """Begin of the name of a folder with the files of one bucket of an append table, as Paimon calls it."""
 _STRING_STAT_CHARS = 32
@@ -467,4 +474,13 @@ def partition_text(value: object) -> str | None:
 
 
 def _folder(name: str, value: str | None) -> str:
-    return f"{quote(name, safe='')}={'__HIVE_DEFAULT_PARTITION__' if value is None else quote(value, safe='')}"
+    """Return the name of the folder of a partition.
+
+    It is for people: readers take the value from the Delta log. So a name that file systems do not take is cut.
+    """
+    name, text = quote(name, safe=""), "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="")
+    whole = f"{name}={text}"
+    if len(whole) <= _FOLDER_MAX:
+        return whole
+    cut, shown = (_ESCAPE_CUT.sub("", each[:_FOLDER_SHOWN]) for each in (name, text))
+    return f"{cut}={shown}-{hashlib.sha256(whole.encode()).hexdigest()[:_FOLDER_DIGITS]}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from snapshot.errors import InvalidInputError
@@ -45,6 +48,32 @@ def test_an_empty_string_is_refused(tmp_path: Path, options: dict[str, object] |
     assert table.files.latest() == 1
     assert open_local(tmp_path / "t").to_arrow().to_pylist() == before
     assert set(tmp_path.rglob("*.parquet")) == files
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
+@pytest.mark.parametrize("name", ["p", "_" + "n" * 254, "name/" * 40], ids=["short", "long", "escaped"])
+def test_values_and_names_too_long_for_a_folder_are_stored(
+    tmp_path: Path, spark: SparkSession, name: str, *, key: bool
+) -> None:
+    values = ["x" * 5_000, "x" * 4_999 + "y", "\u20ac" * 40, "short", None]
+    schema = StructType().add("id", "long").add(name, "string")
+    rows = [{"id": number, name: value} for number, value in enumerate(values)]
+    make(tmp_path / "t", schema, name, key=key)
+    with open_local(tmp_path / "t") as table:
+        table.write(rows)
+        table.compact()
+        assert table.to_arrow().sort_by("id").to_pylist() == rows
+        assert table.count(f"\"{name}\" = '{values[1]}'") == 1
+        found = DeltaTable(tmp_path / "t").to_pyarrow_table(columns=["id", name]).sort_by("id")
+        assert found.to_pylist() == rows
+        by_spark = spark.read.format("delta").load(table.path).select("id", f"`{name}`").orderBy("id")
+        assert [row.asDict() for row in by_spark.collect()] == rows
+        for file in (tmp_path / "t").rglob("*.parquet"):
+            if "_delta_log" not in file.parts:
+                os.utime(file, (0, 0))
+        assert table.maintenance.remove_orphans().files == ()
+        table.delete("id = 0")
+        assert table.count() == len(rows) - 1
 
 
 def test_an_update_to_an_empty_string_is_refused(tmp_path: Path) -> None:
