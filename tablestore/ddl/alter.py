@@ -31,7 +31,7 @@ from tablestore.write.publish import check_index
 CHANGEABLE: Final = (
     "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
     "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
-    "partition.expire-auto", "partition.expiration-",
+    "partition.expire-auto", "partition.expiration-", "consumer.expiration-time", "dynamic-partition-overwrite",
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {

@@ -45,3 +45,11 @@ def test_a_column_that_orders_rows_stays(catalog: Catalog) -> None:
     with pytest.raises(InvalidInputError, match="'g' cannot be widened"):
         catalog.sql("ALTER TABLE t MODIFY g BIGINT")
     catalog.sql("ALTER TABLE t MODIFY v BIGINT")
+
+
+def test_what_an_overwrite_replaces_may_change(catalog: Catalog) -> None:
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'; CREATE TABLE t (v INT, p INT) PARTITIONED BY (p)")
+    catalog.sql("INSERT INTO t VALUES (1, 1), (2, 2); INSERT OVERWRITE t VALUES (3, 2)")
+    assert rows(catalog, "SELECT * FROM t") == [(1, 1), (3, 2)]
+    catalog.sql("ALTER TABLE t SET ('dynamic-partition-overwrite' = 'false'); INSERT OVERWRITE t VALUES (4, 2)")
+    assert rows(catalog, "SELECT * FROM t") == [(4, 2)]

@@ -248,6 +248,8 @@ def test_options_change_or_are_refused_by_name(spark: SparkSession, table: Table
     assert table.alter.set_options({"compaction.commits": "3"}) is None
     table.alter.reset_options("compaction.commits")
     assert other.refresh().options.compaction.commits == 100
+    table.alter.set_options({"consumer.expiration-time": "1 h"})
+    assert other.refresh().options.consumer_expiration_ms == 3_600_000
 
 
 def test_what_cannot_be_changed_is_refused_before_anything_is_written(spark: SparkSession, table: TableStore) -> None:
