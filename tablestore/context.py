@@ -137,7 +137,7 @@ class TableContext:
     @cached_property
     def rule(self) -> MergeRule:
         """The rule by which rows of the same key are merged."""
-        return merge_rule(self.options.merge, self.spec.arrow, self.spec.primary_key)
+        return merge_rule(self.options.merge, self.spec.arrow, self.spec.primary_key, self.spec.partition_by)
 
     @property
     def looks_up(self) -> bool:

@@ -123,7 +123,7 @@ def _altered(
         table.log.check_changes(spec, changes)
         spec = spec.with_columns(columns.json(), snapshot)
         # Check that the merge engine's default aggregate function accepts the types of added columns.
-        merge_rule(table.options.merge, spec.arrow, spec.primary_key)
+        merge_rule(table.options.merge, spec.arrow, spec.primary_key, spec.partition_by)
         table.log.check_columns(with_kind(spec.change_columns.named))
     if set_options or reset_options:
         spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
@@ -175,7 +175,7 @@ def _properties(
         client = parsed.log.kafka.client
         new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
         check_stored(new, table.allowed, client["bootstrap.servers"])
-    merge_rule(parsed.merge, spec.arrow, spec.primary_key)
+    merge_rule(parsed.merge, spec.arrow, spec.primary_key, spec.partition_by)
     return parsed.to_properties()
 
 

@@ -80,7 +80,7 @@ def create(
     # options first.
     log_storage(parsed, {}, allowed)
     log = log_storage(parsed, runtime, allowed)
-    merge_rule(parsed.merge, arrow_schema(schema), primary_key)
+    merge_rule(parsed.merge, arrow_schema(schema), primary_key, partition_by)
     check_bucket_key(schema, parsed.bucket_key or ())
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None:

@@ -83,19 +83,28 @@ _TAKERS: Mapping[str, Sequence[Engine]] = {
 """The merge engines of per-column options that are not those of aggregate functions."""
 
 
-def merge_rule(options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str]) -> MergeRule:
+def merge_rule(
+    options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str], partition_by: Sequence[str]
+) -> MergeRule:
     """Return the rule by which rows of a key are merged.
 
     Args:
         options: the table's merge options.
         schema: the table's columns.
         primary_key: the key columns; empty for a table without a key.
+        partition_by: the partition columns. Those outside the key keep the first value of a merged row.
 
     Raises:
         InvalidInputError: an option names a column that is unknown or has an unsuitable type, or options contradict
             each other.
     """
-    return _Maker(options, schema, primary_key).rule()
+    made = _Maker(options, schema, primary_key)
+    rule = made.rule()
+    stays = [name for name in partition_by if name in rule.columns and not made.is_ruled(name)]
+    if options.engine not in (Engine.PARTIAL_UPDATE, Engine.AGGREGATION) or not stays:
+        return rule
+    first = ColumnRule(Function.FIRST_VALUE, retracts=False, ignore_retract=True)
+    return replace(rule, columns={**rule.columns, **dict.fromkeys(stays, first)})
 
 
 class _Maker:
@@ -130,6 +139,12 @@ class _Maker:
             return plain
         last = {column: ColumnRule(Function.LAST_VALUE, sequence=0) for column in self._values}
         return replace(plain, columns=last, sequences=whole)
+
+    def is_ruled(self, column: str) -> bool:
+        """Return whether options say how a column is merged, or it orders rows."""
+        groups = list(self._groups())
+        of_groups = {name for fields, members in groups for name in (*fields, *members)}
+        return column in {*self._given.get(AGGREGATE, {}), *self._options.sequence_field, *of_groups}
 
     def _partial_update(self, plain: MergeRule, whole: tuple[merge_rules.Sequence, ...]) -> MergeRule:
         options, groups = self._options, list(self._groups())

@@ -323,7 +323,7 @@ def needs_preimages(table: TableStore, name: str) -> bool:
             f"{ONE_ROW}."
         )
         raise InvalidInputError(msg)
-    rule = merge_rule(table.options.merge, arrow_schema(table.schema), table.primary_key)
+    rule = merge_rule(table.options.merge, arrow_schema(table.schema), table.primary_key, table.partition_by)
     if rule.takes_preimages and not rule.why_refused:
         return True
     if rule.adds_up and not rule.ignore_delete:
