@@ -43,6 +43,30 @@ def test_a_batch_query_reads_the_snapshot_of_that_time(catalog: Catalog) -> None
     assert rows(catalog, "SELECT s FROM old") == [(1,)]
 
 
+def test_an_old_snapshot_has_its_own_columns(catalog: Catalog) -> None:
+    """As in Flink; a hint reads it with the columns of now."""
+    catalog.sql("CREATE TABLE s (k INT, c AS k + 1, old STRING, d AS CHAR_LENGTH(w), w STRING)")
+    catalog.sql("INSERT INTO s VALUES (1, 'a', 'abc')")
+    table = catalog.table("s")
+    assert isinstance(table, TableStore)
+    first = now(table)
+    for change in ("ADD n INT", "DROP old", "RENAME k TO key"):
+        if change.startswith("RENAME"):
+            catalog.sql("ALTER TABLE s DROP c")
+        catalog.sql(f"ALTER TABLE s {change}")
+    catalog.sql("INSERT INTO s VALUES (2, 'de', 7)")
+    assert rows(catalog, f"SELECT * FROM s FOR SYSTEM_TIME AS OF {first}") == [(1, "a", "abc", 3)]
+    assert rows(catalog, f"SELECT old, d FROM s FOR SYSTEM_TIME AS OF {first} AS o WHERE k = 1") == [("a", 3)]
+    assert rows(catalog, f"SELECT * FROM s FOR SYSTEM_TIME AS OF {now(table)}") == [
+        (1, 3, "abc", None),
+        (2, 2, "de", 7),
+    ]
+    number = table.snapshots()[-1].id + 1
+    assert rows(catalog, f"SELECT * FROM s /*+ OPTIONS('snapshot' = '{number}') */") == [(1, 3, "abc", None)]
+    own = f"'snapshot' = '{number}', 'schema' = 'own'"
+    assert rows(catalog, f"SELECT * FROM s /*+ OPTIONS({own}) */") == [(1, "a", "abc", 3)]
+
+
 def test_the_newest_partition_is_that_of_the_time(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE p (k INT, day STRING) PARTITIONED BY (day); INSERT INTO p VALUES (1, 'a'), (2, 'b')")
     table = catalog.table("p")

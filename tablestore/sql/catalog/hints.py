@@ -30,6 +30,8 @@ from tablestore.sql.parser.statements import CreateTable, Options, Query
 
 _BATCH: Final = ("snapshot", "timestamp", "tag")
 """Options of hints for store tables, as of ``TableStore.read``."""
+SCHEMA: Final = "schema"
+"""Option of hints for the columns of an old snapshot, as of ``TableStore.read``."""
 _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger")
 """The same for streams, as of ``TableStore.read_stream``."""
 PARTITIONS: Final = "scan.partitions"
@@ -251,7 +253,7 @@ def _own(name: str, options: Options) -> Options:
 
 
 def _check_store(name: str, options: Options, partitioned_by: tuple[str, ...]) -> None:
-    known = tuple(dict.fromkeys((*_BATCH, PARTITIONS, *RANGE_OPTIONS, *_STREAM)))
+    known = tuple(dict.fromkeys((*_BATCH, SCHEMA, PARTITIONS, *RANGE_OPTIONS, *_STREAM)))
     for key, value in options:
         if key == PARTITIONS and not partitioned_by:
             msg = f"'{name}': option '{key}' of a hint: the table has no partitions: it has no PARTITIONED BY."
@@ -276,7 +278,7 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     Raises:
         InvalidInputError: the hint has options of a stream.
     """
-    arguments = _arguments(definition, (*_BATCH, "scan-mode", PARTITIONS, *RANGE_OPTIONS), "batch")
+    arguments = _arguments(definition, (*_BATCH, SCHEMA, "scan-mode", PARTITIONS, *RANGE_OPTIONS), "batch")
     for name in (PARTITIONS, *RANGE_OPTIONS):
         arguments.pop(name, None)
     if arguments and range_read(definition) is not None:
@@ -284,7 +286,7 @@ def batch_read(definition: Definition) -> dict[str, Any]:
         raise InvalidInputError(msg)
     mode = arguments.pop("scan_mode", "")
     needed = _BATCH_MODES.get(mode)
-    if needed is None or (mode and arguments.keys() != ({needed} if needed else set())):
+    if needed is None or (mode and arguments.keys() - {SCHEMA} != ({needed} if needed else set())):
         rule = ", ".join(f"'{each}' with option '{name}'" if name else f"'{each}'" for each, name in _BATCH_MODES.items() if each)  # fmt: skip  # noqa: E501
         msg = f"'{definition.name}': a batch query reads one snapshot: 'scan-mode' is {rule}; got '{mode}'."
         raise InvalidInputError(msg)

@@ -37,7 +37,7 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, PhysicalColumn
 
 _CHANGES: Final = (StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType()))
 
@@ -174,6 +174,22 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
     ]
     further = [F.col(name) for name in (CHANGE_TYPE, SEQ) if name in frame.columns and name not in declared]
     return frame.select(*columns, *further)
+
+
+def with_computed_then(frame: DataFrame, made: CreateTable) -> DataFrame:
+    """Return the columns that a table had in an old snapshot, and the computed columns that can be made of them."""
+    there = {name.lower() for name in frame.columns}
+    if there == {column.name.lower() for column in made.columns if isinstance(column, PhysicalColumn)}:
+        return with_computed(frame, made)
+    computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
+    possible = [
+        column
+        for column in computed
+        if column.name.lower() not in there
+        and all(each.name.lower() in there for each in _parsed(column.expression).find_all(exp.Column))
+    ]
+    added = [F.expr(expression_in_spark(_parsed(each.expression), frame)).alias(each.name) for each in possible]
+    return frame.select("*", *added)
 
 
 def _parsed(text: str) -> exp.Expr:

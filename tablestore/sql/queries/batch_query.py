@@ -17,11 +17,12 @@ from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.options.read_options import OWN
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.audit_log import past_changes
-from tablestore.sql.catalog.hints import batch_read, partitions_read, range_read, read_by, with_hints
+from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
+from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed, with_computed_then
 from tablestore.sql.catalog.table_references import (
     BINLOG,
     COMPACTED,
@@ -91,7 +92,7 @@ def _as_of_times(scope: Scope, query: Query) -> Query:
             reason = f"'{table.name}' FOR SYSTEM_TIME AS OF a time: only tables of the store have old snapshots."
             raise RefusedError(table, reason)
         time = ("timestamp", str(_millis(scope, version.expression, table)))
-        read_by(scope, table, (*scope.definition(table.name).hints, time))
+        read_by(scope, table, (*scope.definition(table.name).hints, time, (SCHEMA, OWN)))
     return query
 
 
@@ -148,7 +149,8 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
     if isinstance(table, TableStore):
         between, partitions = range_read(definition), partitions_read(definition)
         frame = table.read(**batch_read(definition)) if between is None else between.rows(table)
-        return with_computed(frame if partitions is None else partitions.rows_of(frame), made)
+        frame = frame if partitions is None else partitions.rows_of(frame)
+        return (with_computed if (SCHEMA, OWN) not in definition.hints else with_computed_then)(frame, made)
     return table.read()
 
 
