@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+from snapshot.errors import InvalidInputError
+
+
+def check_text(text: str, what: str) -> None:
+    """Check that a name or an SQL text is Unicode, which a Python string need not be.
+
+    Raises:
+        InvalidInputError: it contains half of a surrogate pair, as of a file's name that is not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{what}: expected text that UTF-8 can hold, got half of a surrogate pair in {text!a:.200}."
+        raise InvalidInputError(msg) from error
+
 
 def quoted(name: str) -> str:
     """Quote an identifier for DuckDB."""

@@ -75,6 +75,11 @@ class Storage:
         text = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
         if "://" not in text:
             text = str(Path(text).expanduser().absolute())
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            msg = f"path {text!a}: expected text that UTF-8 can hold. Rename the folder."
+            raise InvalidInputError(msg) from error
         return cls(text.rstrip("/"))
 
     @property

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
+from snapshot.delta.folder_name import check_folder
 from snapshot.delta.forked import check_process
 from snapshot.delta.land import land, put_first, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
@@ -54,7 +55,12 @@ class DeltaLog:
     """The log of one Delta table. Cheap to create; caches the last state read and follows the log from there."""
 
     def __init__(self, storage: Storage) -> None:
-        """Refer to the table in the folder ``storage``; nothing is read yet."""
+        """Refer to the table in the folder ``storage``; nothing is read yet.
+
+        Raises:
+            InvalidInputError: delta-rs would read another folder.
+        """
+        check_folder(storage.root)
         self.storage = storage
         self._state: DeltaState | None = None
         self._own = OwnCommit()

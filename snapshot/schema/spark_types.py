@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import check_text
 from snapshot.schema.physical_names import PHYSICAL_NAME
 from snapshot.schema.spec import BUCKET_KEY
 from snapshot.schema.system_columns import RESERVED
@@ -241,6 +242,7 @@ def _check_names(what: str, struct: StructType) -> None:
     """Check that names are neither empty nor equal but for case, which Delta and the log do not take."""
     seen: dict[str, str] = {}
     for name in struct.names:
+        check_text(name, f"schema: {what}")
         if not name:
             msg = f"schema: {what}: expected names of one letter or more, got ''; name it."
             raise InvalidInputError(msg)

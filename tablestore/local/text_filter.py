@@ -16,7 +16,7 @@ from snapshot.duckdb_connection import interruptible, unsliced
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling, type_name
 from snapshot.merge.predicate import Predicate
-from snapshot.quoting import quoted
+from snapshot.quoting import check_text, quoted
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Query, "a query"),
@@ -128,6 +128,7 @@ def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> 
         InvalidInputError: the text is not an expression on single rows, or reads an unknown column.
     """
     tree = parse_text(text, what, expected)
+    check_text(text, what)
     for column in tree.find_all(exp.Column):
         name = column.parts[0].name
         if not _find(name, schema):
