@@ -144,7 +144,7 @@ class TopicStorage:
             deleted()
         groups = [f"tablestore-{table_id}", f"tablestore-{table_id}-tasks"]
         ids = TopicIds(identity.topic_id, identity.cluster_id)
-        delete_groups(self.client, [*groups, claim_group(self.name, ids, table_id)])
+        delete_groups(self.client, [*groups, claim_group(self.name, ids, table_id)], self.name)
         return self.name if gone else None
 
     def _may_delete(self, table_id: str, identity: LogIdentity, *, dropping: bool) -> bool:

@@ -30,7 +30,7 @@ SETTLE_STEP_SECONDS: Final = 0.05
 #: How long a request waits before the brokers are looked up again.
 _LOOK_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 1.0
-ATTEMPT_GROWTH: Final = 1.5
+ATTEMPT_GROWTH: Final = 1.25
 """How long the first attempt at a look-up may take, and by how much longer each further one may take."""
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]

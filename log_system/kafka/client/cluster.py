@@ -37,17 +37,20 @@ T = TypeVar("T")
 _GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
 
 
-def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
-    """Delete consumer groups; skip groups that do not exist or are still in use.
+def delete_groups(client: KafkaClient, groups: Sequence[str], topic: str) -> None:
+    """Delete consumer groups that read a topic; skip groups that do not exist or are still in use.
 
     Raises:
         UnavailableError: the broker does not respond.
     """
 
-    def delete(seconds: float) -> None:
-        # One that has used a coordinator crashes the process if that has moved (librdkafka 2.16).
+    def delete(_: float) -> None:
+        # A request that times out since the coordinator has died aborts the process when that has moved, and so does
+        # one of a client that knows another coordinator (librdkafka 2.16). A consumer waits for the coordinator.
+        for group in groups:
+            has_offsets(client, group, topic, 1)
         admin = client.admin(shared=False)
-        for future in admin.delete_consumer_groups(list(groups), request_timeout=seconds).values():
+        for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
             try:
                 future.result()
             except KafkaException as error:

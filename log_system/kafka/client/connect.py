@@ -82,7 +82,9 @@ _REQUEST_SECONDS: Final = 8.0
 """The time limit of one admin client request."""
 _FLUSH_STEP_SECONDS: Final = 1.0
 COORDINATOR_SECONDS: Final = 3.0
-"""How long a producer waits for the coordinator of a group before the next one looks it up."""
+HURRIED_SECONDS: Final = 1.0
+"""How long a producer waits for the coordinator of a group before the next one looks it up: usually, and where a
+connection has failed in the past minute, unless the producer before was given up so."""
 _INIT_STEP_SECONDS: Final = 0.02
 _INIT_STEP_SECONDS_MAX: Final = 0.5
 Handle = Producer | AdminClient | Consumer
@@ -98,6 +100,7 @@ class _Watch:
     config: Mapping[str, ClientValue]
     trouble: KafkaError | None = None
     trouble_at: float = 0.0
+    was_hurried: bool = False
     _last_line: str = ""
 
     def log(self, level: int, text: str, *args: object) -> None:
@@ -247,6 +250,17 @@ class KafkaClient:
             except (KafkaException, SystemError) as error:
                 logger.debug("poll after an error: %s", redact(str(error), self.config))
         return watch.recent()
+
+    @contextmanager
+    def coordinator_seconds(self) -> Iterator[float]:
+        """Yield how long to wait for the coordinator of a group, and note whether that was in vain."""
+        hurried = self._watch.recent() is not None and not self._watch.was_hurried
+        try:
+            yield min(HURRIED_SECONDS if hurried else COORDINATOR_SECONDS, self.wait_seconds)
+        except TimeoutError:
+            self._watch.was_hurried = True
+            raise
+        self._watch.was_hurried = False
 
     def _config(
         self, defaults: Mapping[str, Setting], foreign: re.Pattern[str], must: Mapping[str, Setting]
@@ -421,31 +435,31 @@ def _release_frames(error: BaseException) -> None:
             chain += [each.__cause__, each.__context__]
 
 
-def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:
+def send_offsets(client: KafkaClient, producer: Any, offsets: Sequence[TopicPartition], group: Any) -> None:
     """Move a group's offsets within the producer's transaction.
 
     A producer waits in vain for a coordinator that has died, or that it used before the cluster was without it, even if
     that broker is back (librdkafka #5511), whatever timeout it was given. So the call runs in a thread, which is
-    abandoned together with its producer after ``COORDINATOR_SECONDS``: the next producer looks the coordinator up.
+    abandoned together with its producer after a while: the next producer looks the coordinator up.
 
     Raises:
         TimeoutError: the broker did not respond; discard the producer.
         KafkaException: the broker rejected the request.
     """
     failed: list[BaseException] = []
+    with client.coordinator_seconds() as seconds:
 
-    def send() -> None:
-        try:
-            producer.send_offsets_to_transaction(list(offsets), group, seconds)
-        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-            failed.append(error)
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction(list(offsets), group, seconds)
+            except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+                failed.append(error)
 
-    seconds = min(seconds, COORDINATOR_SECONDS)
-    thread = threading.Thread(target=send, name="send-offsets", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        msg = f"the group coordinator did not take the offsets within {seconds:.0f} s"
-        raise TimeoutError(msg)
+        thread = threading.Thread(target=send, name="send-offsets", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            msg = f"the group coordinator did not take the offsets within {seconds:.0f} s"
+            raise TimeoutError(msg)
     if failed:
         raise failed.pop()

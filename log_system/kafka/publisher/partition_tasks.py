@@ -140,6 +140,6 @@ def _publish(task: PartitionTask) -> RegisterPosition:
             flush(producer, log.client.wait_seconds)
             position = sender.position()
             offset = TopicPartition(log.topic, task.partition, position.end, position.metadata())
-            send_offsets(producer, [offset], group, log.client.wait_seconds)
+            send_offsets(log.client, producer, [offset], group)
             producer.commit_transaction(log.client.wait_seconds)
     return position

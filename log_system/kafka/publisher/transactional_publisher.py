@@ -325,7 +325,7 @@ class KafkaPublisher:
         with kafka_errors(doing, self._log.client, handle=producer):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
-            send_offsets(producer, [word], self._tasks_group, self._log.client.wait_seconds)
+            send_offsets(self._log.client, producer, [word], self._tasks_group)
             producer.commit_transaction(self._log.client.wait_seconds)
 
     def _send_offsets(self, positions: Sequence[RegisterPosition], partitions: Sequence[int]) -> None:
@@ -333,7 +333,7 @@ class KafkaPublisher:
             TopicPartition(self._log.topic, p, position.end, position.metadata())
             for p, position in zip(partitions, positions, strict=True)
         ]
-        send_offsets(self._producer, offsets, self._group, self._log.client.wait_seconds)
+        send_offsets(self._log.client, self._producer, offsets, self._group)
 
     def _fence_tasks(self) -> None:
         """Take over each partition's transactional id, which aborts the tasks' open transactions."""

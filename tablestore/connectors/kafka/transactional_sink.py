@@ -122,7 +122,7 @@ class TransactionalWriter:
                 send_all(sender, messages())
                 with kafka_errors(doing, self.client, handle=producer, indefinite=True):
                     next_one = TopicPartition(self.topic, 0, batch.number + 1)
-                    send_offsets(producer, [next_one], register.metadata(), self.client.wait_seconds)
+                    send_offsets(self.client, producer, [next_one], register.metadata())
                     producer.commit_transaction(self.client.wait_seconds)
             return True
         finally:
