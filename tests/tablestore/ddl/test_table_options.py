@@ -229,6 +229,8 @@ def test_a_bucket_key_may_be_the_primary_key_and_nothing_else_where_there_is_one
         ("connector", "log.system=kafka"),
         ("scan.startup.mode", "scan_mode"),
         ("sink.parallelism", "connector"),
+        ("ignore-update-before", "use ignore-delete"),
+        ("changelog-producer.row-deduplicate", "leave it out: a row that changes nothing"),
         ("zzz", "docs/reference/options.md"),
     ],
 )
