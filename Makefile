@@ -47,7 +47,7 @@ visibility: $(STAMP) java ## who sees what when, while small snapshots are writt
 races: $(STAMP) java ## several writers on one table, for speed, then with kills, readers and compaction
 	@$(BIN)/python -m tests.crash.races
 
-soak: $(STAMP) java ## brokers killed and partitions moved, publishers stopped, retention in the way, random SQL queries, for SECONDS=... each; SEED=... ONLY=... FIRST=...
+soak: $(STAMP) java ## brokers killed and partitions moved beside writers, then beside streams and sinks, publishers stopped, retention in the way, random SQL queries, for SECONDS=... each; SEED=... ONLY=... FIRST=...
 	@$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(FIRST),--first $(FIRST))
 
 peer: $(STAMP) java ## the crash points against Delta's sink and a plain producer in foreachBatch

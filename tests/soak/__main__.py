@@ -1,6 +1,6 @@
 """Run the soaks one after another and print what came of them; exit code 1 when a promise broke.
 
-``python -m tests.soak [--seconds N] [--seed N] [--only leaders|sleepers|retention|queries] [--first N]``
+``python -m tests.soak [--seconds N] [--seed N] [--only leaders|readers|sleepers|retention|queries] [--first N]``
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tests.soak import retention, sleepers
 from tests.soak.leaders import soak_leaders
 from tests.soak.outcome import Outcome, table_of
 from tests.soak.queries import soak_queries
+from tests.soak.readers import soak_readers
 from tests.soak.retention import soak_retention
 from tests.soak.sleepers import soak_sleepers
 from tests.sql.changes import QUICK_STATE
 
-SOAKS = ("leaders", "sleepers", "retention", "queries")
+SOAKS = ("leaders", "readers", "sleepers", "retention", "queries")
 WIDTH = 200
 
 
@@ -37,6 +38,9 @@ def run(what: str, folder: Path, *, seconds: float, seed: int, first: int) -> Ou
     if what == "leaders":
         with LocalCluster() as cluster:
             return soak_leaders(folder, cluster, seconds=seconds, seed=seed, writers=3, every=8)
+    if what == "readers":
+        with LocalCluster() as cluster, spark_session(folder) as spark:
+            return soak_readers(folder, cluster, spark, seconds=seconds, seed=seed, every=20)
     if what == "queries":
         with LocalKafka() as kafka, spark_session(folder) as spark:
             return soak_queries(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, NotFoundError
@@ -25,6 +26,7 @@ from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_table
 from tests.soak import retention, sleepers
 from tests.soak.leaders import soak_leaders
+from tests.soak.readers import soak_readers
 from tests.soak.retention import LARGE_ROWS, SMALL_ROWS, Overtaken, changes_after
 from tests.soak.sleepers import Sleeper
 
@@ -73,6 +75,15 @@ def test_writers_and_readers_go_on_while_leaders_are_killed(tmp_path: Path) -> N
     assert found.faults >= 1
     # However slow the machine is, writers get through between two kills.
     assert found.snapshots >= 2
+
+
+@pytest.mark.slow
+def test_readers_and_sinks_go_on_while_brokers_are_killed(tmp_path: Path, spark: SparkSession) -> None:
+    """Streams of a table and of both connectors, exactly-once too: no query ends, nothing is lost or doubled."""
+    with LocalCluster() as cluster:
+        found = soak_readers(tmp_path, cluster, spark, seconds=10, seed=3, every=5)
+    assert (found.verdict, found.troubles) == (Verdict(), [])
+    assert found.faults >= 1
 
 
 def sleep_and_wake(broker: LocalKafka, folder: Path, point: str, hit: int) -> str:
