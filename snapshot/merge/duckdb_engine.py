@@ -35,6 +35,8 @@ BATCH_ROWS = 65_536
 """Number of rows in the Arrow batches that DuckDB returns."""
 MEMORY_LIMIT = "288MB"
 """The memory limit of a session of a merge."""
+_NO_SPILL = "max_temp_directory_size"
+"""In DuckDB's message, where the disk of its temporary files is full."""
 
 _TYPE_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "BOOLEAN",
@@ -240,7 +242,14 @@ def errors_mapped(what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataLostError(_lost(what, error)) from error
     except duckdb.OutOfMemoryException as error:
-        message = f"{what}: the memory limit of the task's engine is too small: {error}. Raise it, or use more buckets"
+        # The first line is DuckDB's message; its advice does not apply here.
+        reason, _, more = str(error).partition("\n")
+        message = f"{what}: the memory limit of the task's engine is too small: {reason}. Raise it, or use more buckets"
+        if _NO_SPILL in more:
+            folder = tempfile.gettempdir()
+            message = (
+                f"{what}: no room for temporary files in {folder}: {reason}. Make room, or set TMPDIR to another folder"
+            )
         raise UnavailableError(message) from error
     except duckdb.IOException as error:
         if "No files found" in str(error) or "No such file" in str(error):

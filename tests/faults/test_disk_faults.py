@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import OutcomeUnknownError, UnavailableError
+from snapshot.merge.duckdb_engine import errors_mapped, spilling
 from tablestore import TableStore
 from tablestore.local.handle import LocalHandle
 from tablestore.maintenance.compact import compact, compact_if_due
@@ -157,3 +158,15 @@ def test_files_stay_where_an_earlier_try_to_commit_them_may_yet_land(rig: TableH
     assert parquet(rig.path) > before
     write(writer, changes(2))
     rig.audit()
+
+
+def test_a_disk_without_room_for_temporary_files_is_named() -> None:
+    def sort() -> None:
+        with spilling(memory_limit="12MB") as session, errors_mapped("rows"):
+            # By default, the limit is the room on the disk.
+            session.execute("SET max_temp_directory_size = '1MB'")
+            session.execute("CREATE TEMP TABLE t AS SELECT uuid()::VARCHAR AS s FROM range(1_000_000) ORDER BY s")
+
+    with pytest.raises(UnavailableError, match=r"^rows: no room for temporary files in .*Make room.*TMPDIR") as caught:
+        sort()
+    assert "PRAGMA" not in str(caught.value)
