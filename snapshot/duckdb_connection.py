@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 IDLE_MAX = 8
@@ -101,22 +100,6 @@ def batches_of(result: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     except OSError as error:
         text = str(error)
         raise _CLASSES.get(text.partition(":")[0], duckdb.Error)(text) from None
-
-
-def unsliced(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows with nested columns copied if they have an offset, because DuckDB 2.0 rejects struct slices."""
-    columns = [column.take(pa.array(np.arange(len(rows)))) if _has_offset(column) else column for column in rows]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-
-def _has_offset(array: pa.Array) -> bool:
-    if not array.type.num_fields:
-        return False
-    if pa.types.is_struct(array.type):
-        inner = [array.field(i) for i in range(array.type.num_fields)]
-    else:
-        inner = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
-    return array.offset > 0 or any(child.offset > 0 or _has_offset(child) for child in inner)
 
 
 @contextmanager

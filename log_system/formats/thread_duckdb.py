@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 
-from snapshot.duckdb_connection import connect, give_back, interruptible, take, unsliced
+from snapshot.arrow_slices import unsliced
+from snapshot.duckdb_connection import connect, give_back, interruptible, take
 
 _STATEMENTS_MAX = 64
 

@@ -26,7 +26,8 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take, unsliced
+from snapshot.arrow_slices import unsliced
+from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.system_columns import relabelled

@@ -29,7 +29,7 @@ import duckdb
 import fsspec
 import pyarrow as pa
 
-from snapshot.duckdb_connection import unsliced
+from snapshot.arrow_slices import unsliced
 from snapshot.merge.aggregate_sql import merge
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader

@@ -29,7 +29,7 @@ from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
 from tablestore.connectors.spark.changes_left import left_of
 from tablestore.connectors.spark.sink import Sink, Written
 from tablestore.spark.connect import check_streams, micro_batch
-from tablestore.spark.shipped import shipped
+from tablestore.spark.shipped import map_batches
 
 _RESULT = "written string"
 
@@ -200,7 +200,7 @@ def _run(frame: DataFrame, sink: Sink) -> list[Written]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(asdict(sink.run(batches)))]})
 
-    return [Written(**json.loads(row.written)) for row in frame.mapInArrow(shipped(run), _RESULT).collect()]
+    return [Written(**json.loads(row.written)) for row in map_batches(frame, run, _RESULT).collect()]
 
 
 def _arranged(frame: DataFrame, options: ConnectorOptions) -> DataFrame:

@@ -10,7 +10,8 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from snapshot.duckdb_connection import interruptible, unsliced
+from snapshot.arrow_slices import unsliced
+from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
 from snapshot.quoting import quoted

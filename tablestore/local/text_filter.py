@@ -12,7 +12,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from snapshot.duckdb_connection import interruptible, unsliced
+from snapshot.arrow_slices import unsliced
+from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling, type_name
 from snapshot.merge.predicate import Predicate

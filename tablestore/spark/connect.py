@@ -13,8 +13,10 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from log_system.jars import waiting
+from snapshot.arrow_slices import unsliced
 from snapshot.errors import InvalidInputError, TableStoreError, UnavailableError
 
 _WAIT_S: Final = 30.0
@@ -29,11 +31,15 @@ def is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def arrow_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Return rows as a Spark frame; over Spark Connect, ``createDataFrame`` takes no Arrow table without rows."""
+def arrow_frame(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """Return rows as a Spark frame, with the types of a schema or those that fit Arrow's.
+
+    Spark's ``createDataFrame`` takes no Arrow table without rows over Spark Connect, or if a column is nested, and no
+    slices of maps.
+    """
     if rows.num_rows == 0:
-        return spark.createDataFrame([], from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
-    return spark.createDataFrame(rows)
+        return spark.createDataFrame([], schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+    return spark.createDataFrame(pa.Table.from_batches(map(unsliced, rows.to_batches())), schema)
 
 
 @contextmanager

@@ -15,7 +15,9 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.cloudpickle import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 _MISSING: Final = (
     "{python} on {host}, which Spark runs as Python, cannot import {module!r}. Executors need this program's packages: "
@@ -39,6 +41,22 @@ def shipped(work: Work) -> Work:
         return getattr(held, "work", held)(batches)  # type: ignore[no-any-return]
 
     return run
+
+
+def map_batches(frame: DataFrame, work: Work, schema: StructType | str) -> DataFrame:
+    """Return the frame that ``work`` makes of the batches of another one, whose columns may have any names.
+
+    Spark's ``mapInArrow`` looks columns up by name. A dot in it means a field of a row, and a backtick is an error.
+    """
+    names = frame.columns
+    if not any("." in name or "`" in name for name in names):
+        return frame.mapInArrow(shipped(work), schema)
+
+    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return work(batch.rename_columns(names) for batch in batches)
+
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(names))))
+    return numbered.mapInArrow(shipped(named), schema)
 
 
 def shipped_source(source: type[DataSource]) -> type[DataSource]:

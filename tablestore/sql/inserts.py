@@ -43,7 +43,7 @@ from tablestore.connectors.option_names import Connector
 from tablestore.connectors.spark.partition_watermarks import check_partitions, partitions_noted
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.spark.shipped import shipped
+from tablestore.spark.shipped import map_batches
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
 from tablestore.sql.catalog.execute_ddl import create_table, drop
 from tablestore.sql.catalog.hints import hinted
@@ -487,4 +487,4 @@ def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFr
             refuse_nested_nulls(batch, declared)
             yield batch
 
-    return frame.mapInArrow(shipped(held), schema)
+    return map_batches(frame, held, schema)

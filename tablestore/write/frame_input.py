@@ -22,7 +22,7 @@ from snapshot.staging.stage import StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.connect import arrow_frame
 from tablestore.spark.python_worker import begin_task
-from tablestore.spark.shipped import shipped
+from tablestore.spark.shipped import map_batches
 from tablestore.spark.tasks import shares
 from tablestore.write import arrow_input
 from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
@@ -38,11 +38,22 @@ def stage_frame(frame: DataFrame, stager: Stager) -> list[StagedFile]:
     spec, preimages = stager.spec, stager.rule.takes_preimages
     if frame.isLocal():
         check_columns(frame.schema, spec)
-        batches = arrow_input.prepare_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
+        batches = arrow_input.prepare_batches(
+            iter(rows_in_arrow(frame).to_batches()), spec, task=0, preimages=preimages
+        )
         return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
     if not spec.has_key:
         return run_staging(prepare_rows(frame, spec), stager)
     return run_staging(prepare_changes(frame, spec, stager.buckets, preimages=preimages), stager)
+
+
+def rows_in_arrow(frame: DataFrame) -> pa.Table:
+    """Return a frame's rows with nullable fields: ``toArrow`` fails if a row is NULL and its fields are NOT NULL."""
+    nullable = {field.name: as_nullable(field.dataType) for field in frame.schema.fields}
+    strict = [field.name for field in frame.schema.fields if nullable[field.name] != field.dataType]
+    if strict:
+        frame = frame.withColumns({name: F.col(backquoted(name)).cast(nullable[name]) for name in strict})
+    return frame.toArrow()
 
 
 def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
@@ -52,18 +63,13 @@ def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
         InvalidInputError: rows were rejected; the staged files are removed.
         UnavailableError: the file system failed; the staged files are removed.
     """
-    names = shaped.columns
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
         context = TaskContext.get()
-        named = (batch.rename_columns(names) for batch in batches)
-        yield staged_to_arrow(stager, named, context.partitionId() if context else 0)
+        yield staged_to_arrow(stager, batches, context.partitionId() if context else 0)
 
-    if any("." in name for name in names):
-        # mapInArrow looks up columns by name and takes a dot in a name for a struct field access.
-        shaped = shaped.toDF(*(f"c{number}" for number in range(len(names))))
-    rows = shaped.mapInArrow(shipped(stage), STAGED).collect()
+    rows = map_batches(shaped, stage, STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
 
 
@@ -194,7 +200,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
     kept = arrow_input.delete_columns(keys.columns, spec, rule)
     given = {name.lower(): name for name in keys.columns}
     if keys.isLocal():
-        return arrow_frame(keys.sparkSession, arrow_input.deletes_of(keys.toArrow(), spec, kept))
+        return arrow_frame(keys.sparkSession, arrow_input.deletes_of(rows_in_arrow(keys), spec, kept))
     return keys.select(
         *[
             F.col(backquoted(given[f.name.lower()])).alias(f.name)
@@ -234,4 +240,4 @@ def frame_of(spark: SparkSession, data: Tabular, spec: TableSpec, *, exact: bool
         known = of_table.get((each.name, each.type))
         data_type = known.dataType if known else from_arrow_type(each.type, prefer_timestamp_ntz=True)
         fields.append(StructField(each.name, data_type))
-    return spark.createDataFrame(table, StructType(fields))
+    return arrow_frame(spark, table, StructType(fields))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snapshot.duckdb_connection import unsliced
+from snapshot.arrow_slices import unsliced
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.quoting import quoted
 from snapshot.schema.system_columns import conform

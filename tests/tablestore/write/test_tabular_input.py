@@ -22,7 +22,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.schema.ddl_text import as_schema
 from snapshot.schema.spark_types import table_schema
 from snapshot.schema.spec import TableSpec
-from tablestore import TableStore, when_matched, when_not_matched
+from tablestore import TableStore, open_local, when_matched, when_not_matched
 from tablestore.write.tabular_input import read_loosely, read_tabular
 from tests.harness.spark_tables import rows, state
 
@@ -310,3 +310,25 @@ def test_the_last_row_of_a_key_counts_whatever_the_size(spark: SparkSession, tab
     finally:
         spark.conf.set(name, before)
     assert rows(table.read()) == {0: "24999", 1: "24997", 2: "24998"}
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(1, 3), slice(0, 0)], ids=["whole", "slice", "no rows"])
+def test_nested_columns_that_pyspark_does_not_take_arrive(spark: SparkSession, tmp_path: Path, part: slice) -> None:
+    """NULL rows of NOT NULL fields, slices of maps with NULL, and arrays without rows."""
+    ddl = "`a.b` int, `c``d` struct<n: int not null>, m map<int, timestamp_ntz>, l array<binary>"
+    table = TableStore.create(spark, tmp_path / "nested", ddl)
+    nested: list[dict[str, Any]] = [
+        {"a.b": 1, "c`d": None, "m": None, "l": [b"x"]},
+        {"a.b": 2, "c`d": {"n": 5}, "m": None, "l": []},
+        {"a.b": 3, "c`d": None, "m": [(1, dt.datetime(2026, 5, 1))], "l": None},
+    ]
+    given = pa.Table.from_pylist(nested, open_local(table.path).schema)[part]
+    table.write(given)
+    assert open_local(table.path).to_arrow().sort_by("a.b").to_pylist() == nested[part]
+
+
+@pytest.mark.parametrize("key", [[], ["`"]], ids=["no key", "key"])
+def test_a_column_may_have_a_backtick_in_its_name(spark: SparkSession, tmp_path: Path, key: list[str]) -> None:
+    table = TableStore.create(spark, tmp_path / "names", "```` int, v int", primary_key=key)
+    table.write(spark.range(3).select(F.col("id").cast("int").alias("`"), F.lit(1).alias("v")))
+    assert open_local(table.path).to_arrow().sort_by("`").to_pylist() == [{"`": n, "v": 1} for n in range(3)]
