@@ -254,13 +254,12 @@ class JsonFormat:
 
     def _column(self, position: int, *, unusual: bool) -> str:
         """Return the SQL that ``to_json`` takes for a column; columns are named ``c0``, ``c1``, ... in DuckDB."""
-        return write_sql(self._schema.types[position], f"c{position}", unusual=unusual)
+        return write_sql(self._schema.field(position).type, f"c{position}", unusual=unusual)
 
     def _columns(self, positions: Iterable[int], *, unusual: bool, written: Container[int]) -> str:
         """Return SQL for the JSON object of some columns; columns in ``written`` are already text."""
-        return object_sql(
-            {self._schema.names[i]: f"c{i}" if i in written else self._column(i, unusual=unusual) for i in positions}
-        )
+        names = self._schema.names
+        return object_sql({names[i]: f"c{i}" if i in written else self._column(i, unusual=unusual) for i in positions})
 
     def _write(self, changes: pa.RecordBatch) -> tuple[pa.Array | None, pa.Array]:
         """Return the keys (None without a primary key) and the values of changes as text columns."""
@@ -313,17 +312,17 @@ class JsonFormat:
             sql = f"SELECT from_json(v, {json_literal(fields)}) AS r"
             of_deletes = self._key_positions if with_deletes else []
             if of_deletes:
-                key_fields = {self._schema.names[i]: fields[self._schema.names[i]] for i in of_deletes}
+                key_fields = {name: fields[name] for name in map(self._schema.names.__getitem__, of_deletes)}
                 sql += f", from_json(CASE WHEN v IS NULL THEN k END, {json_literal(key_fields)}) AS kr"
             columns = [self._read_column(i, from_key=i in of_deletes) for i in range(len(self._schema))]
             self._read_queries[with_deletes] = f"SELECT {', '.join(columns)} FROM ({sql} FROM records)"
         return self._read_queries[with_deletes]
 
     def _read_column(self, position: int, *, from_key: bool) -> str:
-        name, kind = self._schema.names[position], self._schema.types[position]
-        sql = read_sql(kind, f"struct_extract(r, {text_literal(name)})")
+        field = self._schema.field(position)
+        sql = read_sql(field.type, f"struct_extract(r, {text_literal(field.name)})")
         if from_key:
-            of_key = read_sql(kind, f"struct_extract(kr, {text_literal(name)})")
+            of_key = read_sql(field.type, f"struct_extract(kr, {text_literal(field.name)})")
             sql = f"CASE WHEN r IS NULL THEN {of_key} ELSE {sql} END"
         return f"{sql} AS c{position}"
 

@@ -130,8 +130,8 @@ def _kept(arrays: list[pa.Array], wanted: pa.Schema, mask: np.ndarray | None) ->
 def _has(path: str, fields: Sequence[pa.Field]) -> int:
     """Return a file's number of rows if it has all columns with exactly these types, otherwise 0."""
     with opened(path) as file:
-        found = file.schema_arrow
-        is_same = all(f.name in found.names and found.field(f.name).type == f.type for f in fields)
+        found = {field.name: field.type for field in file.schema_arrow}
+        is_same = all(found.get(field.name) == field.type for field in fields)
         return int(file.metadata.num_rows) if is_same and fields else 0
 
 

@@ -60,9 +60,9 @@ def encodings_of(
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
     # The path of a field of a struct may equal the name of a column with a dot.
-    found, times = Encodings([]), Counter(paths)
+    found, times, columns = Encodings([]), Counter(paths), set(rows.schema.names)
     for path in paths:
-        column = sample.column(path) if path in rows.schema.names else None
+        column = sample.column(path) if path in columns else None
         nested = column is None or pa.types.is_nested(column.type)
         if nested or pc.count_distinct(column).as_py() * 2 <= sample.num_rows:
             if path not in without_dictionary:

@@ -219,8 +219,8 @@ def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
     """
     if not any(pa.types.is_nested(kind) for kind in schema.types):
         return odd
-    leaves = _leaves_in(schema)
-    nested = {leaf.path for leaf in leaves if leaf.path not in schema.names}
+    leaves, columns = _leaves_in(schema), set(schema.names)
+    nested = {leaf.path for leaf in leaves if leaf.path not in columns}
     return odd | {leaf.path for leaf in leaves if leaf.path in nested and leaf.physical_type in ("FLOAT", "DOUBLE")}
 
 

@@ -170,7 +170,8 @@ class SnapshotChanges:
             if 0 <= file.rows != parquet.metadata.num_rows:
                 msg = f"expected {file.rows} rows, got {parquet.metadata.num_rows}"
                 raise pa.ArrowInvalid(msg)
-            names = [n for n in (*self.columns.physical.names, KIND) if n in parquet.schema_arrow.names]
+            there = set(parquet.schema_arrow.names)
+            names = [name for name in (*self.columns.physical.names, KIND) if name in there]
             yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
 
     def _count(self, file: DataFile) -> int:

@@ -129,8 +129,9 @@ class JsonBulkReader:
         return BulkRows(positions, batch)
 
     def _query(self, present: list[int]) -> str:
-        structure = {self._schema.names[i]: self._readers[i].structure for i in present}
-        columns = [f"struct_extract(r, {text_literal(self._schema.names[i])}) AS c{i}" for i in present]
+        names = self._schema.names
+        structure = {names[i]: self._readers[i].structure for i in present}
+        columns = [f"struct_extract(r, {text_literal(names[i])}) AS c{i}" for i in present]
         parsed = f"SELECT from_json_strict(v, {json_literal(structure)}) AS r FROM records"
         return f"SELECT {', '.join(columns)} FROM ({parsed})"
 
