@@ -30,6 +30,7 @@ from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.quoting import quoted, text_literal
+from snapshot.schema.nested_nulls import cast_to
 from snapshot.schema.system_columns import relabelled
 
 BATCH_ROWS = 65_536
@@ -319,7 +320,7 @@ def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Recor
         if same_buffers:
             yield relabelled(batch, schema)
         else:
-            arrays = [array.cast(wanted) for array, wanted in zip(batch.columns, schema.types, strict=True)]
+            arrays = [cast_to(array, wanted) for array, wanted in zip(batch.columns, schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -19,7 +19,7 @@ def refuse_nested_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
     """
     for field in schema:
         if has_required(field.type):
-            _check(batch.column(field.name), field.type, field.name)
+            refuse_nulls_within(batch.column(field.name), field.type, field.name)
 
 
 def has_required(declared: pa.DataType) -> bool:
@@ -43,12 +43,18 @@ def as_nullable(declared: pa.DataType) -> pa.DataType:
     return pa.list_(loose(declared.value_field)) if is_.is_list(declared) else declared
 
 
-def as_required(values: pa.Array, declared: pa.DataType) -> pa.Array:
-    """Return values of the type ``as_nullable(declared)`` as ``declared``.
+def cast_to(values: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Cast values to a type in which a field of a row may be NOT NULL and NULL where the row itself is NULL.
 
-    A row that is NULL has NULL fields if Spark wrote it. Arrow writes no such fields where they are NOT NULL, so they
-    get the values of another row.
+    Spark and DuckDB make such rows, and Arrow casts and writes none. Their fields get the values of another row.
     """
+    if not has_required(declared):
+        return values if values.type == declared else values.cast(declared)
+    return _as_required(values.cast(as_nullable(declared)), declared)
+
+
+def _as_required(values: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Return values of the type ``as_nullable(declared)`` as ``declared``."""
     if not has_required(declared):
         return values
     gone = values.is_null() if values.null_count else None
@@ -56,7 +62,7 @@ def as_required(values: pa.Array, declared: pa.DataType) -> pa.Array:
         there = values.drop_null()
         if not len(there):
             return pa.array([None] * len(values), declared)
-        fields = [as_required(there.field(each.name), each.type) for each in declared]
+        fields = [_as_required(there.field(each.name), each.type) for each in declared]
         if gone is not None:
             places = np.maximum(np.cumsum(~gone.to_numpy(zero_copy_only=False)) - 1, 0)
             fields = [each.take(pa.array(places)) for each in fields]
@@ -67,18 +73,23 @@ def as_required(values: pa.Array, declared: pa.DataType) -> pa.Array:
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     if is_.is_map(declared):
         keys, items = _entries(values.drop_null())
-        return pa.MapArray.from_arrays(offsets, keys, as_required(items, declared.item_type), declared, mask=gone)
-    elements = as_required(values.flatten(), declared.value_type)
+        return pa.MapArray.from_arrays(offsets, keys, _as_required(items, declared.item_type), declared, mask=gone)
+    elements = _as_required(values.flatten(), declared.value_type)
     return pa.ListArray.from_arrays(offsets, elements, declared, mask=gone)
 
 
-def _check(values: pa.Array, declared: pa.DataType, path: str) -> None:
+def refuse_nulls_within(values: pa.Array, declared: pa.DataType, path: str) -> None:
+    """Check the values of a type at a path of a column, as ``refuse_nested_nulls`` does.
+
+    Raises:
+        InvalidInputError: what is NOT NULL within them is NULL.
+    """
     for name, inner, field in _inside(values.drop_null(), declared):
         inside = f"{path}.{name}"
         if inner.null_count and not field.nullable:
             msg = f"NOT NULL field {inside!r} must not contain NULL; {inner.null_count} values of a batch do."
             raise InvalidInputError(msg)
-        _check(inner, field.type, inside)
+        refuse_nulls_within(inner, field.type, inside)
 
 
 def _inside(values: pa.Array, declared: pa.DataType) -> Iterator[tuple[str, pa.Array, pa.Field]]:

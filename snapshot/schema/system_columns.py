@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from snapshot.row_kind import CHANGE_TYPE, KIND, TRUNCATE
-from snapshot.schema.nested_nulls import as_nullable, as_required, has_required
+from snapshot.schema.nested_nulls import cast_to, has_required
 
 SEQ = "_seq"
 """int64 column of change files: the position of a change within its commit."""
@@ -24,16 +24,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
     Spark passes timestamps to Python in the session's time zone; tables store UTC.
     """
-    strict = {field.name for field in schema if has_required(field.type)}
-    if not strict and batch.schema.equals(schema):
+    if batch.schema.equals(schema) and not any(has_required(kind) for kind in schema.types):
         return batch
-    columns = []
-    for field in schema:
-        column = batch.column(field.name)
-        if field.name in strict:
-            column = as_required(column.cast(as_nullable(field.type)), field.type)
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays([cast_to(batch.column(f.name), f.type) for f in schema], schema=schema)
 
 
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

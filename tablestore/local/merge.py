@@ -20,6 +20,7 @@ from snapshot.duckdb_connection import batches_of, interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
 from snapshot.quoting import quoted
+from snapshot.schema.nested_nulls import as_nullable
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.task_results import NOTHING_WRITTEN
 from tablestore.dml.merge_clauses import (
@@ -245,7 +246,7 @@ class LocalMerge:
             # DuckDB reads 1.5 as a decimal, which Arrow does not cast to a float.
             text = f"CAST({text} AS {type_name(field.type)})"
         column = self._on_nulls(text, f"{what}: {value!r}")
-        cast_array(column, field.type, field.name)
+        cast_array(column, as_nullable(field.type), field.name)
         self._texts[number, field.name] = text
 
     def _condition(self, condition: object, what: str, sides: Sequence[str]) -> str:

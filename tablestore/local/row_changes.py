@@ -15,6 +15,7 @@ from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
 from snapshot.quoting import quoted
+from snapshot.schema.nested_nulls import as_nullable
 from snapshot.staging.task_results import NOTHING_WRITTEN
 from tablestore.local.text_filter import parse_expression, parse_filter
 from tablestore.write.value_casts import array_of, cast_array
@@ -140,6 +141,6 @@ class RowEvaluator:
 
 
 def _one_row(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a row of NULLs: DuckDB checks some literals only when it evaluates them."""
-    fields = [field.with_nullable(True) for field in schema]
+    """Return a row of NULLs, also within its columns: DuckDB checks some literals only when it evaluates them."""
+    fields = [pa.field(field.name, as_nullable(field.type)) for field in schema]
     return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in fields], schema=pa.schema(fields))

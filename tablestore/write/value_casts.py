@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from snapshot.errors import InvalidInputError
+from snapshot.schema.nested_nulls import as_nullable, cast_to, has_required, refuse_nulls_within
 
 _SPARK_HAS: Final = {
     pa.uint8(): pa.int16(),
@@ -29,16 +30,23 @@ def cast_array(array: pa.Array | pa.ChunkedArray, to: pa.DataType, name: str) ->
     """Cast a column.
 
     Raises:
-        InvalidInputError: its type does not fit, or a value would change.
+        InvalidInputError: its type does not fit, or a value would change or is NULL where it must not.
     """
     if array.type == to:
         return array
     check_cast(array.type, to, name)
     try:
-        return _cast(array, to)
+        found = _cast(array, as_nullable(to))
     except pa.ArrowException as error:
         msg = f"column {name!r}: expected {to}, got {array.type} with a value that does not fit: {error}."
         raise InvalidInputError(msg) from error
+    if not has_required(to):
+        return found
+    chunks = found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+    for chunk in chunks:
+        refuse_nulls_within(chunk, to, name)
+    required = [cast_to(chunk, to) for chunk in chunks]
+    return pa.chunked_array(required, to) if isinstance(found, pa.ChunkedArray) else required[0]
 
 
 def check_cast(given: pa.DataType, to: pa.DataType, name: str) -> None:
@@ -90,12 +98,12 @@ def can_cast(given: pa.DataType, to: pa.DataType) -> bool:
         return (given.tz is None) == (to.tz is None)
     if is_.is_struct(given) and is_.is_struct(to):
         return [f.name for f in given] == [f.name for f in to] and all(
-            can_cast(a.type, b.type) and (b.nullable or not a.nullable) for a, b in zip(given, to, strict=True)
+            can_cast(a.type, b.type) for a, b in zip(given, to, strict=True)
         )
     if is_.is_map(given) and is_.is_map(to):
         return can_cast(given.key_type, to.key_type) and can_cast(given.item_type, to.item_type)
     if _is_list(given) and is_.is_list(to):
-        return can_cast(given.value_type, to.value_type) and (to.value_field.nullable or not given.value_field.nullable)
+        return can_cast(given.value_type, to.value_type)
     return any(is_from(given) and is_to(to) for is_from, is_to in _CASTS)
 
 

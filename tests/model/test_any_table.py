@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.merge.bucket_hash import key_types_allowed
+from snapshot.quoting import quoted
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from tablestore import LocalTable, TableStore, create_local
+from tablestore import LocalTable, TableStore, create_local, when_matched, when_not_matched
 from tablestore.write.frame_input import rows_in_arrow
 from tests.harness import schema_strategies as tables
 
@@ -105,8 +106,16 @@ class Model:
                 row = tuple(before if new == "None" else new for before, new in zip(old, row, strict=True))
         self.change(row, kind)
 
+    def key_of(self, row: Row) -> Row:
+        """Return a row's key."""
+        return tuple(row[n] for n in self._keys)
+
+    def matching(self, name: str, text: str) -> list[Row]:
+        """Return the rows that have a value in a column."""
+        return [row for row in self.rows if row[self.columns.index(name)] == text]
+
     def _same_key(self, row: Row) -> list[Row]:
-        return [old for old in self.rows if self._keys and all(old[n] == row[n] for n in self._keys)]
+        return [old for old in self.rows if self._keys and self.key_of(old) == self.key_of(row)]
 
     def _text(self, value: Any) -> str:
         # DuckDB takes -0.0 for 0.0 where merge engines fold rows.
@@ -146,6 +155,34 @@ class AnyTable:
         self.model.rows.clear()
         for row in self.model.rows_in(batch):
             self.model.change(row, RowKind.INSERT)
+
+    def merge(self, data: st.DataObject) -> None:
+        """Merge drawn rows by key, each of another key."""
+        batch = self.draw_rows(data, [RowKind.INSERT])
+        rows = self.model.rows_in(batch)
+        if len({self.model.key_of(row) for row in rows}) == len(rows):
+            whole = [when_matched().update(), when_not_matched().insert()]
+            self.table.merge(batch.drop_columns([KIND]), self.key, whole)
+            for row in rows:
+                self.model.change(row, RowKind.UPDATE_AFTER)
+
+    def delete(self, data: st.DataObject) -> None:
+        """Delete the rows that have NULL in a column."""
+        name = data.draw(st.sampled_from(self.schema.names))
+        self.table.delete(f"{quoted(name)} IS NULL")
+        for row in self.model.matching(name, "None"):
+            del self.model.rows[row]
+
+    def update(self, data: st.DataObject) -> None:
+        """Set a column to NULL in the rows that have NULL in another one."""
+        names = [field.name for field in self.schema if field.nullable and field.name not in self.key]
+        if names:
+            name, where = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(self.schema.names))
+            self.table.update(f"{quoted(where)} IS NULL", {name: "NULL"})
+            at = self.schema.names.index(name)
+            for row in self.model.matching(where, "None"):
+                count = self.model.rows.pop(row)
+                self.model.rows[(*row[:at], "None", *row[at + 1 :])] += count
 
     def truncate(self, _: st.DataObject) -> None:
         """Delete all rows."""
@@ -206,8 +243,9 @@ def test_what_is_written_is_what_every_reader_returns(
     with made.table as table:
         model, first = made.model, table.snapshots()[0].id
         past: dict[int, Counter[Row]] = {first: Counter()}
-        acts = [made.write] * 4 + [made.compact] + [made.overwrite, made.truncate] * made.can_remove
-        for act in data.draw(st.lists(st.sampled_from(acts), min_size=1, max_size=4)):
+        acts = [made.write] * 4 + [made.compact] + [made.merge] * bool(made.key)
+        acts += [made.overwrite, made.truncate, made.delete, made.update] * made.can_remove
+        for act in data.draw(st.lists(st.sampled_from(acts), min_size=1, max_size=5)):
             act(data)
             read = table.to_arrow()
             assert model.holds(read), act

@@ -65,7 +65,10 @@ class PartitionChoice:
         """Return the rows in the chosen partitions; of the newest, only partitions that have rows count."""
         if self.values:
             types = {field.name: field.dataType for field in frame.schema}
-            given = [[F.lit(text).cast(types[name]) for name, text in zip(self.names, each, strict=True)] for each in self.values]  # fmt: skip  # noqa: E501
+            given = [
+                [F.lit(text).cast(types[name]) for name, text in zip(self.names, each, strict=True)]
+                for each in self.values
+            ]
             return frame.where(_one_of(self.names, given))
         columns = [F.col(backquoted(each)) for each in self.by]
         # A table without rows has no newest partition.

@@ -22,7 +22,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.schema.ddl_text import as_schema
 from snapshot.schema.spark_types import table_schema
 from snapshot.schema.spec import TableSpec
-from tablestore import TableStore, open_local, when_matched, when_not_matched
+from tablestore import TableStore, create_local, open_local, when_matched, when_not_matched
 from tablestore.write.tabular_input import read_loosely, read_tabular
 from tests.harness.spark_tables import rows, state
 
@@ -182,6 +182,50 @@ def test_what_does_not_fit_is_refused_by_name_expected_and_given_type(
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         values(data, data_type)
+
+
+REQUIRED = pa.schema(
+    [
+        pa.field("id", pa.int32(), nullable=False),
+        pa.field("s", pa.struct([pa.field("n", pa.int32(), nullable=False)])),
+        pa.field("l", pa.list_(pa.field("element", pa.int32(), nullable=False))),
+    ]
+)
+NESTED: list[dict[str, Any]] = [{"id": 1, "s": {"n": 5}, "l": [1, 2]}, {"id": 2, "s": None, "l": None}]
+LIBRARIES: dict[str, Callable[[pa.Table], object]] = {
+    "Arrow": lambda rows: rows,
+    "pandas": lambda rows: rows.to_pandas(types_mapper=pandas.ArrowDtype),
+    "polars": polars.from_arrow,
+    "DuckDB": duckdb.from_arrow,
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_fields_that_no_library_declares_not_null_are_checked(tmp_path: Path, library: str) -> None:
+    table = create_local(tmp_path / "t", REQUIRED, primary_key="id")
+    table.write(LIBRARIES[library](pa.Table.from_pylist(NESTED)))
+    assert table.to_arrow().sort_by("id").to_pylist() == NESTED
+    for wrong, where in (({"s": {"n": None}, "l": [1]}, "s.n"), ({"s": {"n": 1}, "l": [None, 1]}, "l.element")):
+        rows = pa.Table.from_pylist([{"id": 3, **wrong}, NESTED[0]])
+        with pytest.raises(InvalidInputError, match=f"NOT NULL field '{where}' must not contain NULL"):
+            table.write(LIBRARIES[library](rows))
+    assert table.snapshots(1)[0].id == 1
+
+
+def test_statements_set_columns_with_fields_that_are_not_null(tmp_path: Path) -> None:
+    table = create_local(tmp_path / "t", REQUIRED, primary_key="id")
+    table.merge(NESTED, "id", [when_matched().update(), when_not_matched().insert()])
+    assert table.to_arrow().sort_by("id").to_pylist() == NESTED
+    changed = when_matched("source.id = 2").update({"s": "{'n': source.id + 1}", "l": "source.l"})
+    table.merge(NESTED, "id", [changed])
+    table.update("id = 1", {"s": "NULL", "l": "[id]"})
+    assert table.to_arrow().sort_by("id").to_pylist() == [
+        {"id": 1, "s": None, "l": [1]},
+        {"id": 2, "s": {"n": 3}, "l": None},
+    ]
+    for wrong in ({"s": "{'n': NULL}"}, {"l": "[NULL, id]"}):
+        with pytest.raises(InvalidInputError, match="must not contain NULL"):
+            table.update("id = 1", wrong)
 
 
 def test_a_reader_is_read_batch_by_batch_and_its_types_are_checked_first() -> None:
