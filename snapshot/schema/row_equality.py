@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshot.schema.nested_nulls import as_nullable, cast_to
+
 Flags = npt.NDArray[np.bool_]
 
 
@@ -18,7 +20,7 @@ def equal(one: pa.Array, other: pa.Array) -> Flags:
 
     NULL equals NULL, and NaN equals NaN. Maps are equal if they have the same entries in the same order.
     """
-    one = one if one.type == other.type else one.cast(other.type)
+    one = one if one.type == other.type else cast_to(one, other.type)
     left, right = _is_null(one), _is_null(other)
     return (left & right) | (~left & ~right & _equal(one, other))
 
@@ -37,7 +39,8 @@ def _equal(one: pa.Array, other: pa.Array) -> Flags:
         children = starmap(equal, zip(one.flatten(), other.flatten(), strict=True))
         return reduce(np.logical_and, children, np.ones(len(one), np.bool_))
     if types.is_map(data_type):
-        as_list = pa.list_(pa.struct([data_type.key_field, data_type.item_field]))
+        # A NOT NULL field may be NULL where the value around it is, and Arrow does not cast that to NOT NULL.
+        as_list = as_nullable(pa.list_(pa.struct([data_type.key_field, data_type.item_field])))
         return _equal(one.cast(as_list), other.cast(as_list))
     if types.is_list(data_type) or types.is_large_list(data_type):
         return _equal_lists(one, other)

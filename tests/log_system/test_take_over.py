@@ -14,6 +14,7 @@ import pytest
 from log_system.kafka import published_positions
 from log_system.kafka.client import connect
 from log_system.kafka.client.connect import KafkaClient, take_over
+from log_system.kafka.client.process_bound import BoundProducer
 from log_system.kafka.publisher import eager_producer, partition_tasks
 from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
@@ -27,7 +28,7 @@ from tests.harness.plain_topics import make_topic
 from tests.harness.table_harness import TableHarness, changes
 
 
-class Heard(confluent_kafka.Producer):
+class Heard(BoundProducer):
     """Keeps which broker answered each question; -1 is an address of ``bootstrap.servers``."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -54,7 +55,7 @@ def left_since(before: list[confluent_kafka.Producer]) -> list[confluent_kafka.P
 def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
     kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "Producer", Heard)
+    monkeypatch.setattr(connect, "BoundProducer", Heard)
     answers: list[list[int]] = []
     # As a rule some first answer comes from an address soon.
     while len(answers) < 10 or (max(map(len, answers)) == 1 and len(answers) < 200):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,18 @@ def test_rows_that_are_null_are_written_in_any_order_of_the_keys(tmp_path: Path,
         for _ in ("changes", "compacted"):
             assert table.to_arrow().sort_by("id").to_pylist() == rows.sort_by("id").to_pylist()
             table.compact()
+
+
+@pytest.mark.parametrize("log_format", ["json", "debezium-json", "arrow"])
+def test_a_log_with_rows_that_are_null_is_verified(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str], log_format: str
+) -> None:
+    """The NULL values of a map are rows with a field that is NOT NULL; NaN makes verify compare value by value."""
+    kind = pa.map_(pa.float64(), pa.struct([pa.field("n", pa.int32(), nullable=False)]))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic(), "log.format": log_format}
+    with create_local(tmp_path / "t", pa.schema([("m", kind)]), log_system="kafka", options=options) as table:
+        rows = [{"m": [(math.nan, None), (2.0, {"n": 1})]}, {"m": None}, {"m": [(1.5, None)]}]
+        table.write(pa.Table.from_pylist(rows, table.schema))
+        assert table.verify().ok
+        (found,) = table.tail(scan_mode="earliest", follow=False)
+        assert str(found.select(["m"]).to_pylist()) == str(rows)
