@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.merge.bucket_hash import key_types_allowed
-from snapshot.quoting import quoted
+from snapshot.quoting import backquoted, quoted
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from tablestore import LocalTable, TableStore, create_local, when_matched, when_not_matched
 from tablestore.write.frame_input import rows_in_arrow
@@ -184,6 +184,43 @@ class AnyTable:
                 count = self.model.rows.pop(row)
                 self.model.rows[(*row[:at], "None", *row[at + 1 :])] += count
 
+    def add_column(self, data: st.DataObject) -> None:
+        """Add a column, which is NULL in all rows."""
+        kinds = ["int", "string", "struct<`a.b`: int>", "map<string, double>", "array<date>", "decimal(38, 3)"]
+        self.table.alter.add_column(backquoted(self.draw_name(data)), data.draw(st.sampled_from(kinds)))
+        self._altered(lambda row: (*row, "None"))
+
+    def drop_column(self, data: st.DataObject) -> None:
+        """Drop a column, but not the last one."""
+        if len(self.free_columns) > 1:
+            name = data.draw(st.sampled_from(self.free_columns))
+            at = self.schema.names.index(name)
+            self.table.alter.drop_column(backquoted(name))
+            self._altered(lambda row: (*row[:at], *row[at + 1 :]))
+
+    def rename_column(self, data: st.DataObject) -> None:
+        """Rename a column."""
+        if self.free_columns:
+            name = data.draw(st.sampled_from(self.free_columns))
+            self.table.alter.rename_column(backquoted(name), self.draw_name(data))
+            self._altered(lambda row: row)
+
+    def draw_name(self, data: st.DataObject) -> str:
+        """Draw the name of a new column."""
+        taken = {name.casefold() for name in self.schema.names}
+        return data.draw(tables.names.filter(lambda name: name.casefold() not in taken))
+
+    @property
+    def free_columns(self) -> list[str]:
+        """The columns outside the key and the partitions."""
+        return [name for name in self.schema.names if name not in (*self.key, *self.table.partition_by)]
+
+    def _altered(self, change: Callable[[Row], Row]) -> None:
+        before, self.schema = self.model, self.table.schema
+        self.model = Model(self.schema, self.key, self.options)
+        for row, count in before.rows.items():
+            self.model.rows[change(row)] += count
+
     def truncate(self, _: st.DataObject) -> None:
         """Delete all rows."""
         self.table.truncate()
@@ -241,23 +278,26 @@ def test_what_is_written_is_what_every_reader_returns(
 ) -> None:
     made = AnyTable(data.draw(definitions()), tmp_path_factory.mktemp("any"), kafka.bootstrap_servers)
     with made.table as table:
-        model, first = made.model, table.snapshots()[0].id
-        past: dict[int, Counter[Row]] = {first: Counter()}
-        acts = [made.write] * 4 + [made.compact] + [made.merge] * bool(made.key)
+        first = table.snapshots()[0].id
+        past: dict[int, tuple[pa.Schema, Counter[Row]]] = {}
+        acts = [made.write] * 4 + [made.compact, made.add_column] + [made.merge] * bool(made.key)
         acts += [made.overwrite, made.truncate, made.delete, made.update] * made.can_remove
+        # Records of an eventual log do not name their schema.
+        acts += [made.drop_column, made.rename_column] * made.log_is_whole
         for act in data.draw(st.lists(st.sampled_from(acts), min_size=1, max_size=5)):
             act(data)
             read = table.to_arrow()
-            assert model.holds(read), act
-            assert table.count() == model.rows.total()
+            assert made.model.holds(read), act
+            assert table.count() == made.model.rows.total()
             for row in read.to_pylist() if made.key and in_python(read) else ():
                 assert repr(table.get({name: row[name] for name in made.key})) == repr(row)
-            past[table.snapshots()[0].id] = Counter(model.rows)
-        for snapshot, rows in past.items():
-            assert Counter(model.rows_in(table.to_arrow(snapshot=snapshot))) == rows
-        assert made.folded(table.changes(first)).rows == model.rows
+            past[table.snapshots()[0].id] = made.schema, Counter(made.model.rows)
+        for snapshot, (schema, rows) in past.items():
+            if schema == made.schema:
+                assert Counter(made.model.rows_in(table.to_arrow(snapshot=snapshot))) == rows
+        assert made.folded(table.changes(first)).rows == made.model.rows
         for mode in ["full"] + ["earliest"] * made.log_is_whole:
-            assert made.folded(table.tail(scan_mode=mode, follow=False)).rows == model.rows
+            assert made.folded(table.tail(scan_mode=mode, follow=False)).rows == made.model.rows
         assert table.verify().ok
 
 
