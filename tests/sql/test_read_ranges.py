@@ -59,6 +59,12 @@ def test_a_range_has_the_newest_row_of_each_key_that_changed(catalog: Catalog, o
         between(catalog, f"'incremental-between' = '{d},99'")
 
 
+def test_a_column_of_any_name_keeps_its_values(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE p (k INT, `_place` INT, PRIMARY KEY (k) NOT ENFORCED)")
+    catalog.sql("INSERT INTO p VALUES (1, 10), (2, 20)")
+    assert between(catalog, "'incremental-between' = '0,1'", "p") == [(1, 10), (2, 20)]
+
+
 def test_a_range_of_the_audit_log_has_every_change(catalog: Catalog) -> None:
     ids = [each for each, _ in history(catalog, "WITH ('changelog-producer' = 'lookup')")]
     hint = f"'incremental-between' = '{ids[-4]},{ids[-2]}', 'incremental-between-scan-mode' = 'changelog'"

@@ -15,7 +15,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION
-from tablestore.sql.catalog.read_range import ReadRange, inserted
+from tablestore.sql.catalog.read_range import ReadRange, inserted, rows_then_changes
 from tablestore.sql.catalog.table_references import AUDIT_LOG, BINLOG
 from tablestore.table.store import TableStore
 
@@ -41,10 +41,7 @@ def past_changes(
         return _with_kinds(between.changes(table), table, paired=paired)
     if snapshot is not None:
         return _with_kinds(inserted(table, **snapshot), table, paired=paired)
-    oldest = table.snapshots()[-1].id
-    names = [backquoted(name) for name in (*table.schema.names, CHANGE_TYPE, COMMIT_VERSION)]
-    changes = inserted(table, snapshot=oldest).select(*names).union(table.changes(oldest).select(*names))
-    return _with_kinds(changes, table, paired=paired)
+    return _with_kinds(rows_then_changes(table, table.snapshots()[-1].id), table, paired=paired)
 
 
 def stream_of_changes(table: TableStore, *, paired: bool, options: Mapping[str, Any]) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
-from snapshot.schema.system_columns import COMMIT_VERSION
+from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.options.read_options import timestamp_millis
 from tablestore.table.store import TableStore
 
@@ -76,18 +76,16 @@ class ReadRange:
             DataLostError: the snapshots in between have expired.
             InvalidInputError: the last snapshot is older than the first.
         """
-        names = [backquoted(name) for name in (*table.schema.names, CHANGE_TYPE, COMMIT_VERSION)]
         if not self.times:
-            return table.changes(self.first, self.last).select(*names)
+            return _changes(table, self.first, self.last)
         snapshots = table.snapshots()
         first_ms, last_ms = (timestamp_millis(_time(end)) for end in (self.first, self.last))
         oldest = snapshots[-1]
         before = max((each.id for each in snapshots if each.timestamp_ms <= first_ms), default=None)
         through = max((each.id for each in snapshots if each.timestamp_ms <= last_ms), default=oldest.id)
-        changes = table.changes(oldest.id if before is None else before, max(through, before or 0)).select(*names)
-        if before is not None or last_ms < oldest.timestamp_ms:
-            return changes
-        return inserted(table, snapshot=oldest.id).select(*names).union(changes)
+        if before is None and last_ms >= oldest.timestamp_ms:
+            return rows_then_changes(table, oldest.id, through)
+        return _changes(table, oldest.id if before is None else before, max(through, before or 0))
 
     def rows(self, table: TableStore) -> DataFrame:
         """Return the rows that were written in the range and not deleted in it; of a key, the newest row."""
@@ -96,9 +94,20 @@ class ReadRange:
             columns = [F.col(backquoted(name)) for name in key]
             # Of the two rows of an update, the name of the new one sorts first.
             newest = Window.partitionBy(*columns).orderBy(F.col(COMMIT_VERSION).desc(), F.col(CHANGE_TYPE))
-            changes = changes.withColumn("_place", F.row_number().over(newest)).where("_place = 1")
+            changes = changes.withColumn(SEQ, F.row_number().over(newest)).where(F.col(SEQ) == 1)
         stays = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
         return changes.where(F.col(CHANGE_TYPE).isin(*stays)).select(*map(backquoted, table.schema.names))
+
+
+def rows_then_changes(table: TableStore, first: int, last: int | None = None) -> DataFrame:
+    """Return the rows of a snapshot, as inserts, and the changes since then: up to another one, or all."""
+    changes = _changes(table, first, last)
+    return inserted(table, snapshot=first).select(*map(backquoted, changes.columns)).union(changes)
+
+
+def _changes(table: TableStore, first: int | str, last: int | str | None) -> DataFrame:
+    names = (*table.schema.names, CHANGE_TYPE, COMMIT_VERSION)
+    return table.changes(first, last).select(*map(backquoted, names))
 
 
 def inserted(table: TableStore, **snapshot: Any) -> DataFrame:
