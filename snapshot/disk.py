@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-from typing import Final
+from typing import Final, TypeGuard
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED: Final = (errno.EACCES, errno.EPERM)
 _REFUSED: Final = (*NO_ROOM, errno.EROFS, *_DENIED)
 
 
-def is_refused(error: BaseException | None) -> bool:
+def is_refused(error: BaseException | None) -> TypeGuard[OSError]:
     """Return whether a file system has said that it does not write: no room, read-only, or not permitted."""
     return isinstance(error, OSError) and error.errno in _REFUSED
 

@@ -56,7 +56,7 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
             # Entries appear complete or not at all, so one that was refused does not exist. An earlier try may still
             # land.
             refusal = error.__cause__
-            if not attempt and isinstance(refusal, OSError) and is_refused(refusal):
+            if not attempt and is_refused(refusal):
                 msg = (
                     f"{storage.root}: version {version} cannot be committed: {refusal}. Nothing was committed. "
                     f"{advice(refusal)}"

@@ -13,7 +13,8 @@ from snapshot.row_kind import KIND, RowKind
 
 DEFAULT_VALUE: Final = "default-value"
 """Last part of the name of the option ``fields.<column>.default-value``."""
-_PREFIX: Final = "fields."
+FIELDS: Final = "fields."
+"""Begin of the names of options of a column."""
 _QUOTED_MIN: Final = 2
 
 
@@ -23,7 +24,7 @@ def defaults_in(properties: Mapping[str, str], schema: pa.Schema) -> dict[str, p
     Raises:
         InvalidInputError: a value does not fit its column.
     """
-    given = {name: properties.get(f"{_PREFIX}{name}.{DEFAULT_VALUE}") for name in schema.names}
+    given = {name: properties.get(f"{FIELDS}{name}.{DEFAULT_VALUE}") for name in schema.names}
     return {name: default_of(name, text, schema.field(name).type) for name, text in given.items() if text is not None}
 
 
@@ -40,7 +41,7 @@ def default_of(column: str, text: str, data_type: pa.DataType) -> pa.Scalar:
             return pa.scalar(f"{text}Z").cast(data_type)
         return pa.scalar(text).cast(data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        option = f"{_PREFIX}{column}.{DEFAULT_VALUE}"
+        option = f"{FIELDS}{column}.{DEFAULT_VALUE}"
         msg = f"option '{option}': expected a value of type {data_type}, got {text!r}: {error}."
         raise InvalidInputError(msg) from error
 

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
-from snapshot.schema.defaults import DEFAULT_VALUE
+from snapshot.schema.defaults import DEFAULT_VALUE, FIELDS
 from snapshot.schema.spec import KEEPS_LAST, MERGE_ENGINE, ROWKIND_FIELD
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
 
-FIELDS: Final = "fields."
 AGGREGATE: Final = "aggregate-function"
 SEQUENCE_GROUP: Final = "sequence-group"
 DELIMITER: Final = "list-agg-delimiter"

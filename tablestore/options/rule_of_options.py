@@ -11,7 +11,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge import merge_rules
 from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.sketches import has_sketches
-from snapshot.schema.defaults import DEFAULT_VALUE, default_of
+from snapshot.schema.defaults import DEFAULT_VALUE, FIELDS, default_of
 from snapshot.schema.spec import ROWKIND_FIELD
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import (
@@ -20,7 +20,6 @@ from tablestore.options.merge_options import (
     DEFAULT_FUNCTION,
     DELIMITER,
     DISTINCT,
-    FIELDS,
     FUNCTION,
     IGNORE_RETRACT,
     NESTED_KEY,

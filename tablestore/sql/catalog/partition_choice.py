@@ -16,7 +16,7 @@ from snapshot.quoting import backquoted
 
 _NEWEST: Final = "max_pt()"
 _COUNTS: Final = {_NEWEST: 1, "max_two_pt()": 2}
-EXPECTED: Final = (
+_EXPECTED: Final = (
     "'max_pt()' or 'max_two_pt()', the newest partitions, 'a=max_pt(),b=max_pt()', the newest by the first columns, or "
     "partitions with a value for each column: 'a=x,b=1;a=y,b=2'"
 )
@@ -58,7 +58,7 @@ class PartitionChoice:
                 return cls(by, 1, (), columns)
         elif all(set(each) == set(columns) for each in chosen):
             return cls((), 0, tuple(tuple(each[name] for name in columns) for each in chosen), columns)
-        msg = f"expected {EXPECTED}; the partition columns are {', '.join(columns)}; got '{text}'."
+        msg = f"expected {_EXPECTED}; the partition columns are {', '.join(columns)}; got '{text}'."
         raise InvalidInputError(msg)
 
     def rows_of(self, frame: DataFrame) -> DataFrame:
