@@ -11,7 +11,10 @@ _REFUSED: Final = (*NO_ROOM, errno.EROFS, *_DENIED)
 
 
 def is_refused(error: BaseException | None) -> TypeGuard[OSError]:
-    """Return whether a file system has said that it does not write: no room, read-only, or not permitted."""
+    """Return whether a file system has said that it does not write: no room, read-only, or not permitted.
+
+    What an object store refuses does not count: its client may have repeated a request that landed, unnoticed.
+    """
     return isinstance(error, OSError) and error.errno in _REFUSED
 
 
@@ -21,6 +24,7 @@ def advice(error: OSError) -> str:
         return "Make room, then try again."
     if error.errno == errno.EROFS:
         return "The file system is mounted read-only: remount it for writing, or use another location."
-    if error.errno in _DENIED:
-        return "This process may not do that: change the owner or the permissions of the folder."
+    # An object store's refusal has no number.
+    if error.errno in _DENIED or isinstance(error, PermissionError):
+        return "This process may not do that: change the owner or the permissions of the folder, or the credentials."
     return "Check the file system, then try again."

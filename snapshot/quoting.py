@@ -5,17 +5,27 @@ from __future__ import annotations
 from snapshot.errors import InvalidInputError
 
 
-def check_text(text: str, what: str) -> None:
-    """Check that a name or an SQL text is Unicode, which a Python string need not be.
-
-    Raises:
-        InvalidInputError: it contains half of a surrogate pair, as of a file's name that is not UTF-8.
-    """
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: half of a surrogate pair, as of a file's name in bytes, it cannot."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
-        msg = f"{what}: expected text that UTF-8 can hold, got half of a surrogate pair in {text!a:.200}."
-        raise InvalidInputError(msg) from error
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_text(text: str, what: str) -> None:
+    """Check that a path, a name or an SQL text is Unicode, which a Python string need not be.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    if not is_unicode(text):
+        msg = (
+            f"{what}: expected text that UTF-8 can hold, got half of a surrogate pair in {text!a:.200}. Choose a name "
+            "or text without it; rename a folder."
+        )
+        raise InvalidInputError(msg)
 
 
 def quoted(name: str) -> str:

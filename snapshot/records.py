@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import is_unicode
 from snapshot.schema.physical_names import Columns
 
 OLDEST = "tablestore-oldest"
@@ -84,7 +85,7 @@ class CommitId:
         if batch is None:
             return None
         name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
-        if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
+        if not isinstance(name, str) or not name or name == OLDEST or not is_unicode(name):
             raise _no_batch(batch)
         try:
             # operator.index also accepts booleans.
@@ -104,14 +105,6 @@ class CommitId:
     def __str__(self) -> str:
         """Return the id as ``writer:batch``."""
         return f"{self.writer}:{self.batch}"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _no_batch(batch: object) -> InvalidInputError:

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.disk import advice, is_refused
 from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
+from snapshot.quoting import check_text
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """By scheme, packages of fsspec file systems that can create a file only if it is absent, in one atomic request."""
@@ -75,11 +76,7 @@ class Storage:
         text = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
         if "://" not in text:
             text = str(Path(text).expanduser().absolute())
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            msg = f"path {text!a}: expected text that UTF-8 can hold. Rename the folder."
-            raise InvalidInputError(msg) from error
+        check_text(text, "path")
         return cls(text.rstrip("/"))
 
     @property

@@ -22,7 +22,7 @@ from log_system.kafka.client.topic import (
     topic_ids,
 )
 from log_system.kafka.topic_claims import claim, claim_group, claimed_by
-from snapshot.errors import AlreadyExistsError
+from snapshot.errors import AlreadyExistsError, UnavailableError
 from snapshot.schema.spec import TableSpec
 
 logger = logging.getLogger("tablestore")
@@ -30,6 +30,12 @@ _UNPROVEN = (
     "topic %r stays: it cannot be proven to be the topic that was made with the table (Kafka's ids of topic and "
     "cluster are compared). If nobody else uses it, delete it with Kafka's tools."
 )
+_GROUPS_LEFT = (
+    "topic %r is gone, but its consumer groups could not be removed: %s They do no harm, and the brokers remove them "
+    "when they expire (offsets.retention.minutes)."
+)
+_NEEDLESS_SECONDS = 3.0
+"""How long the coordinators of groups that expire anyway are waited for."""
 _TAKEN = (
     "option 'kafka.topic': topic {topic!r} is the log of another table (id {other}), and a new table needs a topic of "
     "its own. Choose another topic. If that table's folder was lost without a drop, delete its consumer group "
@@ -134,6 +140,10 @@ class TopicStorage:
 
         Returns:
             The topic if it was deleted.
+
+        Raises:
+            UnavailableError: the broker does not respond. Brokers delete groups with their topic, sooner or later, so
+                groups of a topic that is gone are not waited for.
         """
         # Without the topic's ids, nothing in Kafka can be proven to belong to an interrupted ``create``.
         if not dropping and not identity.cluster_id:
@@ -144,7 +154,14 @@ class TopicStorage:
             deleted()
         groups = [f"tablestore-{table_id}", f"tablestore-{table_id}-tasks"]
         ids = TopicIds(identity.topic_id, identity.cluster_id)
-        delete_groups(self.client, [*groups, claim_group(self.name, ids, table_id)], self.name)
+        is_needless = gone or topic_ids(self.client, self.name) != ids
+        try:
+            client = self.client.within(_NEEDLESS_SECONDS) if is_needless else self.client
+            delete_groups(client, [*groups, claim_group(self.name, ids, table_id)])
+        except UnavailableError as error:
+            if not is_needless:
+                raise
+            logger.warning(_GROUPS_LEFT, self.name, error)
         return self.name if gone else None
 
     def _may_delete(self, table_id: str, identity: LogIdentity, *, dropping: bool) -> bool:

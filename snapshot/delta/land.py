@@ -73,7 +73,11 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
         if there is not None:
             msg = f"{storage.root}: version {version} was committed by another writer."
             raise ConflictError(msg) from cause
-    msg = f"{storage.root}: commit of version {version} got no answer: {cause}"
+    msg = (
+        f"{storage.root}: the commit of version {version} was not confirmed, and may have been made: {cause} Then look "
+        "whether the rows are there before you write them again, or repeat the write with the same batch=(name, "
+        "number), which is committed once."
+    )
     raise OutcomeUnknownError(msg) from cause
 
 

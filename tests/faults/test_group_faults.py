@@ -61,7 +61,7 @@ def test_a_task_that_is_repeated_after_the_register_has_expired_goes_on_where_it
     def repeated(task: PartitionTask) -> RegisterPosition:
         with failing(publishing_tasks, "send_offsets", hits=range(2, 3)), pytest.raises(Crash):
             publish_partition(task)
-        delete_groups(rig.log.client, [rig.log.group], rig.topic)
+        delete_groups(rig.log.client, [rig.log.group])
         return publish_partition(task)
 
     recover_by(rig, die_and_repeat)

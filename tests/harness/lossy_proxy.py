@@ -16,6 +16,7 @@ DROP = "/drop-the-answer-of-the-next-put-to/"
 COUNT = "/requests-since-the-last-count"
 HOLD = "/hold-the-next-put-of-spark-to/"
 FAULTS = "/faults/"
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _HOLD_SECONDS_MAX = 10.0
 Translate = Callable[[str, str, dict[str, str]], tuple[str, str]]
@@ -33,7 +34,7 @@ class LossyProxy:
         proxy = self
         self._lock, self._names, self.dropped = Lock(), list[str](), 0
         self._seen, self._held, self._put = list[str](), list[str](), set[str]()
-        self._drops_each_put, self._slow_every, self._forwarded = False, 0, 0
+        self._drops_each_put, self._slow_every, self._forwarded, self._denies = False, 0, 0, ""
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -48,6 +49,9 @@ class LossyProxy:
                     proxy._seen.append(f"{self.command} {self.path}")
                 if proxy._is_too_fast():
                     self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN)
+                    return
+                if self.command == "PUT" and proxy._denies and proxy._denies in self.path:
+                    self._answer(403, [("Content-Type", "application/xml")], DENIED)
                     return
                 is_put = self.command == "PUT" or (self.command == "POST" and self.path.startswith("/upload/"))
                 written = self.path + (body[:300].decode(errors="replace") if self.command == "POST" else "")
@@ -97,6 +101,7 @@ class LossyProxy:
             elif path.startswith(FAULTS):
                 faults = json.loads(body)
                 self._drops_each_put, self._slow_every = faults["drops_each_put"], faults["slow_every"]
+                self._denies = faults["denies"]
             elif path == COUNT:
                 seen, self._seen = self._seen, []
                 return json.dumps(seen).encode()
@@ -146,22 +151,23 @@ def hold_next(endpoint: str, name: str) -> None:
 
 
 @contextmanager
-def faulty(endpoint: str, *, drops_each_put: bool = False, slow_every: int = 0) -> Iterator[None]:
+def faulty(endpoint: str, *, drops_each_put: bool = False, slow_every: int = 0, denies: str = "") -> Iterator[None]:
     """Misbehave within the context.
 
     Args:
         endpoint: the proxy.
         drops_each_put: drop the answer to the first PUT of each object.
         slow_every: answer every so many requests with "503 SlowDown" instead of forwarding it; 0 for none.
+        denies: answer PUTs of objects with this in their path with "403 AccessDenied"; empty for none.
     """
-    _set_faults(endpoint, drops_each_put=drops_each_put, slow_every=slow_every)
+    _set_faults(endpoint, drops_each_put=drops_each_put, slow_every=slow_every, denies=denies)
     try:
         yield
     finally:
-        _set_faults(endpoint, drops_each_put=False, slow_every=0)
+        _set_faults(endpoint, drops_each_put=False, slow_every=0, denies="")
 
 
-def _set_faults(endpoint: str, **faults: bool | int) -> None:
+def _set_faults(endpoint: str, **faults: bool | int | str) -> None:
     with urllib.request.urlopen(f"{endpoint}{FAULTS}", data=json.dumps(faults).encode(), timeout=10):
         pass
 

@@ -117,7 +117,7 @@ class TableHarness:
 
     def forget_groups(self) -> None:
         """Delete the register's groups, as a broker does with groups that were idle for long."""
-        delete_groups(self.log.client, [self.log.group, self.log.tasks_group], self.log.topic)
+        delete_groups(self.log.client, [self.log.group, self.log.tasks_group])
 
     def set_topic(self, settings: Mapping[str, str]) -> None:
         """Change settings of the topic, as an administrator does."""

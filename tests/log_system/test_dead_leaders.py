@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from log_system.kafka.client.admin_requests import answer
-from log_system.kafka.client.cluster import Cluster, GroupOffsets, has_offsets
+from log_system.kafka.client.cluster import Cluster, GroupOffsets, delete_groups, has_offsets
 from log_system.kafka.client.connect import KafkaClient, discarding, send_offsets, take_over
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import followed
@@ -140,6 +142,31 @@ def test_a_producer_gives_up_a_coordinator_of_the_group_that_has_died(cluster: M
                 assert time.monotonic() - begun < client.request_seconds
     finally:
         group.close()
+
+
+def test_no_client_whose_coordinator_does_not_answer_outlives_the_attempt_to_delete_groups(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka ends the process when a coordinator answers a client whose request has timed out."""
+    made, real = list[weakref.ref[Any]](), KafkaClient.admin
+
+    def admin(self: KafkaClient, **options: Any) -> Any:
+        client = real(self, **options)
+        made.append(weakref.ref(client))
+        return client
+
+    monkeypatch.setattr(KafkaClient, "admin", admin)
+    cluster.stop(2)
+    gc.disable()
+    try:
+        with pytest.raises(UnavailableError, match="remove consumer groups"):
+            delete_groups(KafkaClient({"bootstrap.servers": cluster.servers}, wait_seconds=WAIT_SECONDS), ["t"])
+        assert len(made) > 1
+        assert [each() for each in made] == [None] * len(made)
+    finally:
+        gc.enable()
+    cluster.start(2)
+    time.sleep(1)
 
 
 class Stuck(AdminClient):

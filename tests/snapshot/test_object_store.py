@@ -20,7 +20,7 @@ import pytest
 import s3fs
 
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, UnavailableError
+from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, OutcomeUnknownError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import open_local
 from tablestore.connectors.kafka.message_codec import EncodedMessages
@@ -42,6 +42,10 @@ from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
 ONE_ROW_MAX = 7
 """Requests for a write of one row: two puts, and what proves that the row is in the table before it is acknowledged."""
+READ_MAX, READ_SNAPSHOT_MAX = 30, 14
+"""Requests to open a table and merge one-row snapshots: of these, an entry and a file for each, which DuckDB looks up
+several times."""
+COMPACT_MAX, COMPACT_SNAPSHOT_MAX = 60, 12
 PUBLISHED_ROW_MAX = 12
 """The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
 
@@ -147,6 +151,37 @@ def test_a_file_is_created_by_who_lost_the_answer(lake: str) -> None:
         assert not storage.put_new("file", b"another's")
         storage.check_put_new()
     assert storage.read("file") == b"mine"
+
+
+def test_a_refused_commit_says_that_it_may_have_been_made_and_what_to_do(lake: str) -> None:
+    """A client repeats a request whose answer was lost, also after its rights have ended."""
+    writer = Writer(make(f"{lake}/orders", ("id",)), None)
+    write(writer, [(1, "a")])
+    with (
+        faulty(os.environ["AWS_ENDPOINT_URL"], denies="_delta_log/"),
+        pytest.raises(OutcomeUnknownError, match=r"may have been made: .*the credentials. Then look whether .*batch="),
+    ):
+        write(writer, [(2, "b")])
+    write(writer, [(2, "b")])
+    assert rows_of(TableContext.open(f"{lake}/orders")) == {1: "a", 2: "b"}
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_reads_and_compactions_cost_a_bounded_number_of_requests_for_each_snapshot(
+    lake: str, key: tuple[str, ...]
+) -> None:
+    endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
+    writer = Writer(make(path, key), None)
+    for number in range(1, 9):
+        write(writer, [(number, "v")])
+        if number in (4, 8):
+            requests_since(endpoint)
+            assert open_local(path).count() == number
+            seen = requests_since(endpoint)
+            assert len(seen) <= READ_MAX + READ_SNAPSHOT_MAX * number, "\n".join(seen)
+    compact(TableContext.open(path), run_here)
+    seen = requests_since(endpoint)
+    assert len(seen) <= COMPACT_MAX + COMPACT_SNAPSHOT_MAX * 8, "\n".join(seen)
 
 
 def check_requests(writer: Writer, most: int) -> None:

@@ -138,7 +138,7 @@ class Overtaken:
         self.pass_retention(ends)
 
     def _forget_groups(self) -> None:
-        delete_groups(self._log.client, [self._log.group, self._log.tasks_group], self._log.topic)
+        delete_groups(self._log.client, [self._log.group, self._log.tasks_group])
 
     @property
     def _log(self) -> KafkaLog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -34,28 +35,31 @@ from snapshot.errors import NotFoundError, UnavailableError
 from snapshot.records import LogEnd
 
 T = TypeVar("T")
-_GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
+_GONE: Final = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
+_NEVER_SECONDS: Final = 600.0
+"""The time limit of a request that is given up before."""
+(_NO_ANSWER,) = codes("_TIMED_OUT")
 
 
-def delete_groups(client: KafkaClient, groups: Sequence[str], topic: str) -> None:
-    """Delete consumer groups that read a topic; skip groups that do not exist or are still in use.
+def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
+    """Delete consumer groups; skip groups that do not exist or are still in use.
 
     Raises:
         UnavailableError: the broker does not respond.
     """
 
-    def delete(_: float) -> None:
-        # A request that times out since the coordinator has died aborts the process when that has moved, and so does
-        # one of a client that knows another coordinator (librdkafka 2.16). A consumer waits for the coordinator.
-        for group in groups:
-            has_offsets(client, group, topic, 1)
+    def delete(seconds: float) -> None:
+        # A client keeps to a coordinator that has died or moved, and its request, once timed out, aborts the process
+        # when a coordinator answers (librdkafka 2.16). So each attempt has a client of its own, which ends before that.
         admin = client.admin(shared=False)
-        for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].code() not in _GONE:
-                    raise
+        futures = admin.delete_consumer_groups(list(groups), request_timeout=_NEVER_SECONDS)
+        late = wait(futures.values(), seconds).not_done
+        del admin
+        if late:
+            raise KafkaException(KafkaError(_NO_ANSWER))
+        for error in [future.exception() for future in futures.values()]:
+            if error is not None and not (isinstance(error, KafkaException) and error.args[0].code() in _GONE):
+                raise error
 
     ask_coordinator("remove consumer groups", client, delete)
 
@@ -64,7 +68,7 @@ Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 _LOOK_SECONDS: Final = 2.0
 """If a partition has no leader for this many seconds, its topic may be deleted rather than new, so look it up."""
-_SILENT: Final = codes("_TIMED_OUT")
+_SILENT: Final = (_NO_ANSWER,)
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _POLL_SECONDS: Final = 0.5
 _TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001 - the client has no public name for it

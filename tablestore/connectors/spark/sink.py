@@ -157,7 +157,7 @@ class Sink:
         def clear_up() -> None:
             if batch_number is None:
                 # A finished batch write is never repeated, so its register is no longer needed.
-                delete_groups(client, [writer.name(batch)], writer.topic)
+                delete_groups(client, [writer.name(batch)])
                 self._storage.delete(*names)
             else:
                 # Also delete what earlier attempts have staged; nothing reads it any more.
