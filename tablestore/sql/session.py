@@ -24,6 +24,7 @@ from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.sql.dml import run_verb, show_partitions
 from tablestore.sql.inserts import create_table_as, insert, insert_all
 from tablestore.sql.parser.parse import parse
+from tablestore.sql.parser.procedures import Call
 from tablestore.sql.parser.statements import (
     AlterAdd,
     AlterDrop,
@@ -56,6 +57,7 @@ from tablestore.sql.parser.statements import (
     Truncate,
     Update,
 )
+from tablestore.sql.procedures import call
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan
 from tablestore.table.store import TableStore
@@ -144,6 +146,8 @@ class Catalog:
                 return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
             case Delete() | Update() | Truncate() | DropPartitions() | Overwrite() | Merge():
                 return run_verb(scope, statement)
+            case Call():
+                return call(scope, statement)
             case _:
                 return self._define(statement)
 

@@ -155,7 +155,7 @@ line 3, column 1: expected SELECT, VALUES or WITH, got 'FROM'
   'value.fields-include' = 'EXCEPT_KEY'
 
 ---- error
-line 1, column 3: expected a statement (CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, SET, RESET), got '`ts`'
+line 1, column 3: expected a statement (CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, CALL, SET, RESET), got '`ts`'
 
 ---- Q09 T (table store with Kafka log)
 CREATE TABLE T (...)

@@ -847,3 +847,15 @@ SET execution.runtime-mode = batch
 
 ---- error
 line 1, column 30: expected the value of 'execution.runtime-mode' in single quotes, got 'batch'
+
+---- CALL by names and by places
+CALL sys.create_tag(`table` => 'default.t', tag => 'x', snapshot_id => CAST(10 AS BIGINT));
+CALL compact('t', '', 'none', '', '', '', '', 'full');
+CALL sys.rollback_to('t', 3);
+CALL sys.remove_orphan_files('t', dry_run => true)
+
+---- becomes
+CALL sys.`create_tag`(`table` => 'default.t', `tag` => 'x', `snapshot_id` => 10);
+CALL sys.`compact`(`table` => 't', `order_strategy` => 'none', `compact_strategy` => 'full');
+CALL sys.`rollback_to`(`table` => 't', `snapshot_id` => 3);
+CALL sys.`remove_orphan_files`(`table` => 't', `dry_run` => TRUE)

@@ -24,7 +24,6 @@ from tablestore.sql.parser.statements import (
     Statement,
     Truncate,
     Update,
-    Verb,
 )
 
 _AFTER_NAME: Final = ("WHERE", "SET", "USING", "ON")
@@ -33,8 +32,8 @@ _AFTER_NAME: Final = ("WHERE", "SET", "USING", "ON")
 class VerbReader(DdlReader):
     """Parser for the statements that change rows: ``DELETE``, ``ALTER TABLE ... DROP PARTITION`` and others."""
 
-    def _verb(self) -> Verb | None:
-        """Parse a statement that changes rows, or return None if none starts here."""
+    def _verb(self) -> Statement | None:
+        """Parse a statement that changes a table, or return None if none starts here."""
         if self._take("INSERT", "OVERWRITE"):
             return self._overwrite()
         if self._take("DELETE"):

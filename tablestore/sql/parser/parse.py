@@ -9,8 +9,8 @@ from typing import Final
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from tablestore.sql.parser.call_statements import CallReader
 from tablestore.sql.parser.dialect import Flink
-from tablestore.sql.parser.dml_statements import VerbReader
 from tablestore.sql.parser.errors import SqlError, error_at
 from tablestore.sql.parser.hints import misplaced, read_hints
 from tablestore.sql.parser.statements import (
@@ -34,11 +34,10 @@ _CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``
 _DOUBLE_QUOTE: Final = "double quotes are not supported: put strings in single quotes, names in backquotes"
 _STATEMENTS: Final = (
     "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, "
-    "VALUES, WITH, EXPLAIN, SET, RESET"
+    "VALUES, WITH, EXPLAIN, CALL, SET, RESET"
 )
 _REFUSED: Final[Mapping[str, str]] = {
     "USE": "a warehouse is one database",
-    "CALL": "maintenance is done by TableStore.open(...) in Python",
     "ANALYZE": "there are no statistics to compute",
     "ADD": "Python packages are installed, not added",
     "LOAD": "there are no modules",
@@ -60,7 +59,7 @@ _DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "P
 _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
 
-class FlinkParser(VerbReader):
+class FlinkParser(CallReader):
     """Parser for all statements of the dialect."""
 
     def statements(self, tokens: list[Token], text: str) -> tuple[Statement, ...]:

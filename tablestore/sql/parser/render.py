@@ -8,6 +8,7 @@ from typing import Final
 
 from log_system.kafka.client.secrets import MASK, ClientValue, holds_secret
 from snapshot.quoting import backquoted, text_literal
+from tablestore.sql.parser.procedures import Call, Constant
 from tablestore.sql.parser.statements import (
     DYNAMIC,
     AlterAdd,
@@ -259,6 +260,16 @@ def _clause(clause: MergeClause) -> str:
         names = _names(name for name, _ in clause.assignments)
         done += f" ({names}) VALUES ({values})" if clause.assignments else " *"
     return f"WHEN {clause.match}{condition} THEN {done}"
+
+
+@render.register
+def _(call: Call) -> str:
+    said = ", ".join(f"{backquoted(name)} => {_constant(value)}" for name, value in call.arguments)
+    return f"CALL sys.{backquoted(call.name)}({said})"
+
+
+def _constant(value: Constant) -> str:
+    return text_literal(value) if isinstance(value, str) else str(value).upper()
 
 
 def _aliased(name: str, alias: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import ClientValue
+from tablestore.sql.parser.procedures import Call
 from tablestore.sql.parser.types import FlinkType
 
 
@@ -492,5 +493,6 @@ Statement = (
     | Explain
     | SetOption
     | ResetOption
+    | Call
     | Verb
 )

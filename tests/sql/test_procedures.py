@@ -1,0 +1,170 @@
+"""CALL: maintenance of store tables in SQL, by the names of Paimon's procedures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.sql import Catalog, SqlError
+from tablestore.table.store import TableStore
+
+
+def test_tags_rollback_and_expiry(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("CREATE TABLE t (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    for value in "abc":
+        catalog.sql(f"INSERT INTO t VALUES (1, '{value}')")
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+
+    def call(text: str) -> list[tuple[str, ...]]:
+        return list(catalog.sql(f"CALL {text}").rows)
+
+    def value() -> str:
+        return str(table.read().collect()[0]["v"])
+
+    def tags() -> dict[str, int]:
+        return {tag.name: tag.snapshot.id for tag in table.tags.all()}
+
+    assert call("sys.create_tag(`table` => 'default.t', tag => 'one', snapshot_id => CAST(1 AS BIGINT))") == [
+        ("Success",)
+    ]
+    call("create_tag('t', 'three')")
+    first, second = sorted((each.id, each.timestamp_ms) for each in table.snapshots())[1:3]
+    assert call(f"sys.create_tag_from_timestamp('t', 'two', {first[1]})") == [("two", str(second[0]))]
+    assert tags() == {"one": 1, "two": 2, "three": 3}
+
+    assert call("sys.rollback_to('t', 2)") == [("3", "4")]
+    assert value() == "b"
+    assert call("sys.rollback_to(`table` => 't', tag => 'one')") == [("4", "5")]
+    assert value() == "a"
+    assert call("sys.rollback_to_as_latest('t', '', 5)") == [("5", "5")]
+    assert call(f"sys.rollback_to_timestamp('t', {second[1]})") == [("5", "6")]
+    assert value() == "b"
+
+    call("sys.delete_tag('t', 'one, three')")
+    assert tags() == {"two": 2}
+    assert call("sys.expire_tags('t', '2020-01-01 00:00:00')") == [("No expired tags.",)]
+    assert call("sys.expire_tags(`table` => 't', older_than => '2999-01-01 00:00:00')") == [("two",)]
+    assert tags() == {}
+
+    call("sys.compact(`table` => 't', order_strategy => 'none', compact_strategy => 'full')")
+    assert table.snapshots(1)[0].operation == "compact"
+    assert call("sys.expire_snapshots('t', '', 2, '2020-01-01 00:00:00')") == [("0",)]
+    (gone,) = call("sys.expire_snapshots(`table` => 't', retain_max => 3)")
+    assert int(gone[0]) > 0
+    assert value() == "b"
+    assert call("sys.remove_orphan_files('t', dry_run => TRUE)")[0] == ("0",)
+
+    before = len(table.snapshots())
+    assert call("sys.expire_snapshots(`table` => 't', older_than => '2999-01-01 00:00:00', retain_min => 1)") != [
+        ("0",)
+    ]
+    assert len(table.snapshots()) < before
+
+
+def test_older_than_is_by_the_clock_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1); CALL sys.create_tag('t', 'now')")
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+    made = table.tags.all()[0]
+    at = datetime.fromtimestamp(made.created_ms / 1000, UTC)
+    text = (at + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
+    catalog.sql("SET 'table.local-time-zone' = 'Asia/Tokyo'")
+    assert catalog.sql(f"CALL sys.expire_tags('t', '{text}')").rows == (("No expired tags.",),)
+    catalog.sql("SET 'table.local-time-zone' = 'UTC'")
+    assert catalog.sql(f"CALL sys.expire_tags('t', '{text}')").rows == (("now",),)
+
+
+def test_consumers_and_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("""
+        CREATE TABLE t (id INT, day STRING) PARTITIONED BY (day)
+            WITH ('partition.expiration-time' = '7 d', 'partition.timestamp-formatter' = 'yyyy-MM-dd',
+                'partition.expire-auto' = 'false');
+        INSERT INTO t VALUES (1, '2020-01-01'), (2, '2999-01-01');
+    """)
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+    for name in ("one", "two", "other"):
+        query = (
+            table.read_stream(consumer=name, scan_mode="earliest")
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / name))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def consumers() -> dict[str, int]:
+        return {each.name: each.snapshot for each in table.consumers.all()}
+
+    read = consumers()["two"]
+    catalog.sql("CALL sys.reset_consumer('t', 'one', 1)")
+    assert consumers() == {"one": 0, "two": read, "other": read}
+    catalog.sql("CALL sys.reset_consumer(`table` => 't', consumer_id => 'one')")
+    catalog.sql("CALL sys.clear_consumers(`table` => 't', excluding_consumers => 'o.*')")
+    assert consumers() == {"other": read}
+    assert catalog.sql("CALL sys.expire_partitions('t')").rows == (("day=2020-01-01",),)
+    assert catalog.sql("CALL sys.expire_partitions('t')").rows == (("No expired partitions.",),)
+    assert [row["id"] for row in table.read().collect()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sys.create_branch('t', 'b')", r"column 6: procedure 'create_branch' is not supported: a table has no bran"),
+        ("sys.create_tags('t', 'b')", r"'create_tags' is not supported: Did you mean 'create_tag'\?"),
+        ("sys.nothing('t')", r"'nothing' is not supported: there are compact, create_tag"),
+        ("sys.create_tag('t')", r"procedure 'create_tag' needs argument 'tag'"),
+        ("sys.create_tag('t', '')", r"procedure 'create_tag' needs argument 'tag'"),
+        ("sys.create_tag('t', 'x', 'y', 'z')", r"takes no further argument|'time_retained' is not supported"),
+        ("sys.create_tag('t', tag => 'x', time_retained => '1 d')", r"column 38: argument 'time_retained' is not"),
+        ("sys.create_tag('t', tags => 'x')", r"has no argument 'tags': Did you mean 'tag'\?"),
+        ("sys.create_tag('t', tag => 'x', tag => 'y')", r"argument 'tag' is given twice"),
+        ("sys.create_tag('t', tag => 1)", r"argument 'tag': expected a text in single quotes"),
+        ("sys.create_tag('t', 1)", r"argument 'tag': expected a text in single quotes"),
+        ("sys.create_tag('t', 'x', 1 + 1)", r"expected a constant"),
+        ("sys.create_tag('t' AS x)", r"expected ',' or '\)'"),
+        ("sys.create_tag('other.t', 'x')", r"a warehouse is one database"),
+        ("sys.compact('t', compact_strategy => 'minor')", r"argument 'compact_strategy': expected 'full', got 'minor'"),
+        ("sys.compact('t', partitions => 'p=0')", r"argument 'partitions' is not supported: the whole table"),
+        ("cat.sys.compact('t')", r"procedure 'cat' is not supported"),
+        ("sys.compact('t'", r"unexpected end of statement"),
+    ],
+)
+def test_what_is_not_supported_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SqlError, match=message):
+        Catalog(_no_spark, tmp_path).sql(f"CALL {text}")
+
+
+def test_what_is_wrong_in_the_table_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("""
+        CREATE TABLE t (id INT); INSERT INTO t VALUES (1);
+        CREATE TABLE topic (id INT) WITH ('connector' = 'kafka', 'topic' = 't',
+            'properties.bootstrap.servers' = 'h:1', 'format' = 'json');
+    """)
+    for text, error, message in (
+        ("compact('nobody')", NotFoundError, "nobody"),
+        ("compact('topic')", InvalidInputError, "CALL compact: 'topic' is a table of a connector"),
+        ("rollback_to('t')", InvalidInputError, "expected one of the arguments"),
+        ("rollback_to('t', 'a', 1)", InvalidInputError, "expected one of the arguments"),
+        ("rollback_to('t', 9)", NotFoundError, "there is no snapshot 9"),
+        ("create_tag_from_timestamp('t', 'x', 32503680000000)", NotFoundError, "no snapshot is newer"),
+        ("expire_tags('t', 'soon')", InvalidInputError, "'older_than': expected a time such as"),
+        ("expire_snapshots('t', 0)", InvalidInputError, "keep_last=0"),
+        ("clear_consumers('t', '(')", InvalidInputError, "including_consumers"),
+        ("expire_partitions('t')", InvalidInputError, "partition.expiration-time"),
+    ):
+        with pytest.raises(error, match=message):
+            catalog.sql(f"CALL sys.{text}")
+
+
+def _no_spark() -> SparkSession:
+    raise AssertionError
