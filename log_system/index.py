@@ -185,7 +185,7 @@ class LogIndex:
             self._latest = None if latest is None else self.get(latest.snapshot)
             if self._latest is not None:
                 return self._latest
-        msg = f"{self._storage.root}: entries of the log index go while they are read; try again."
+        msg = f"{self._storage.root}: entries of the log index were removed while they were read; try again."
         raise UnavailableError(msg)
 
     @property

@@ -229,7 +229,7 @@ def _fetch(
             check_jars(name, work / "jars")
         (work / "jars").rename(folder)
     except subprocess.TimeoutExpired as error:
-        msg = _fetch_failed(name, modules, f"no end after {FETCH_TIMEOUT_S:.0f} s", folder)
+        msg = _fetch_failed(name, modules, f"not finished after {FETCH_TIMEOUT_S:.0f} s", folder)
         raise UnavailableError(msg) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -106,8 +106,8 @@ def session(
         refused = [name for name, value in named.items() if value is not None]
         if refused:
             msg = (
-                f"{refused[0]}: the Spark Connect server of remote (or SPARK_REMOTE) decides that. Leave it out, and "
-                "give it to the session in the server."
+                f"{refused[0]}: the Spark Connect server of remote (or SPARK_REMOTE) decides that. Leave it out "
+                "here, and set it where the server is started."
             )
             raise InvalidInputError(msg)
         spark = remote_session(remote, app_name, given)

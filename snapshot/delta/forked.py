@@ -24,7 +24,7 @@ def check_process() -> None:
         _users.add(process)
     elif process not in _users:
         msg = (
-            f"process {process} was forked from process {min(_users)} after that had used a table. Expected a new "
-            "process, as of multiprocessing.get_context('spawn') or 'forkserver', which opens the table itself."
+            f"process {process} was forked from process {min(_users)} after that one had used a table. Open the table "
+            "in a new process instead, such as one of multiprocessing.get_context('spawn') or 'forkserver'."
         )
         raise InvalidInputError(msg)

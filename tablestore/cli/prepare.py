@@ -91,7 +91,7 @@ def _archive_spark() -> Path:
         msg = f"{archive}: cannot be written: {error}. Set XDG_CACHE_HOME to a folder that can be written."
         raise UnavailableError(msg) from error
     if not archive.exists():
-        msg = f"{archive}: Java ended without writing it. Make room in its folder, or use another Java."
+        msg = f"{archive}: Java exited without writing it. Make room in its folder, or use another Java."
         raise UnavailableError(msg)
     return archive
 
@@ -102,7 +102,7 @@ def _run_spark(options: list[str]) -> None:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
-        msg = f"prepare: Spark did not end within {_TIMEOUT_SECONDS} s. Run it again when the machine is less busy."
+        msg = f"prepare: Spark did not finish within {_TIMEOUT_SECONDS} s. Run it again when the machine is less busy."
         raise UnavailableError(msg) from error
     if answer.returncode != 0:
         msg = f"prepare: Spark cannot run: {(answer.stdout + answer.stderr).strip()[-500:]}"

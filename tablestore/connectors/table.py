@@ -125,7 +125,7 @@ def _with_precision(field: pa.Field, path: str, precisions: Mapping[str, int], u
     kind, digits = field.type, precisions.get(path)
     if digits is not None:
         if not (pt.is_timestamp(kind) or pt.is_time(kind)):
-            msg = f"option 'precision.{path}': column '{path}' is no timestamp or time but {kind}."
+            msg = f"option 'precision.{path}': column '{path}' must be a timestamp or a time, got {kind}."
             raise InvalidInputError(msg)
         return with_precision(field, digits)
 

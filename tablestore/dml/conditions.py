@@ -99,7 +99,7 @@ def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFram
         column, actual = evaluated(value, on, f"{what}: column {field.name!r}")
         if not can_widen(actual, field.dataType):
             msg = (
-                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, got {actual.simpleString()}; say "
+                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, got {actual.simpleString()}; use "
                 f"cast(... as {field.dataType.simpleString()})."
             )
             raise InvalidInputError(msg)

@@ -52,7 +52,7 @@ def _values(table: TableContext, key: object) -> dict[str, pa.Array]:
     """Return a key as arrays of one value, by column."""
     names, schema = table.spec.primary_key, table.spec.arrow
     if not names:
-        msg = "get: this table has no primary key, so its rows cannot be named. Use to_arrow(filter=...)."
+        msg = "get: this table has no primary key to look rows up by. Use to_arrow(filter=...)."
         raise InvalidInputError(msg)
     if isinstance(key, Mapping):
         given = {name: key.get(name) for name in names} if set(key) == set(names) else {}

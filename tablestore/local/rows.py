@@ -56,7 +56,9 @@ def reader(
             if predicate is None or not predicate.converts or not isinstance(cause, duckdb.ConversionException):
                 raise
             reason = str(cause).splitlines()[0].rstrip(".")
-            msg = f"{predicate.what} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
+            msg = (
+                f"{predicate.what} cannot be evaluated for every row: {reason}. Use TRY_CAST, which returns NULL there."
+            )
             raise InvalidInputError(msg) from error
 
     return explained

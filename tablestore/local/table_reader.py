@@ -171,7 +171,10 @@ class LocalTableReader:
             return rows.to_pandas()
         except (OverflowError, ValueError) as error:
             # Dates are Python objects in pandas, timestamps are not.
-            msg = f"to_pandas: a column has a date that Python does not have ({error}). Use to_arrow() or to_polars()."
+            msg = (
+                f"to_pandas: a date is outside the years 1 to 9999, which are those of Python ({error}). Use "
+                "to_arrow() or to_polars()."
+            )
             raise InvalidInputError(msg) from error
 
     def to_polars(

@@ -139,7 +139,7 @@ def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None
     if made is None and not statement.if_there:
         columns = ", ".join(name for name, _ in statement.partitions[0])
         msg = (
-            f"table '{statement.name}': DROP PARTITION: no row has these values of {columns}. Say DROP IF EXISTS "
+            f"table '{statement.name}': DROP PARTITION: no row has these values of {columns}. Use DROP IF EXISTS "
             "PARTITION if that is no error."
         )
         raise NotFoundError(msg)
@@ -277,7 +277,7 @@ def _values(
             continue
         if not goes_into(actual, field.dataType):
             kind = field.dataType.simpleString()
-            msg = f"table '{table}': column '{name}' is {kind}, got {actual.simpleString()}. Say CAST(... AS {kind})."
+            msg = f"table '{table}': column '{name}' is {kind}, got {actual.simpleString()}. Use CAST(... AS {kind})."
             raise InvalidInputError(msg)
         values[name] = column.cast(as_nullable(field.dataType))
     return values

@@ -158,7 +158,7 @@ def create_table_as(scope: Scope, statement: CreateTableAs) -> StreamingQuery | 
         try:
             columns[field.name] = PhysicalColumn(field.name, of_spark(field.dataType))
         except ValueError as error:
-            msg = f"CREATE TABLE '{made.name}' AS: column '{field.name}': {error}. Say CAST(... AS ...) in the query."
+            msg = f"CREATE TABLE '{made.name}' AS: column '{field.name}': {error}. Use CAST(... AS ...) in the query."
             raise InvalidInputError(msg) from error
     if statement.names and sorted(statement.names) != sorted(columns):
         msg = (
@@ -273,7 +273,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
         if not goes_into(actual, column.type.spark):
             msg = (
                 f"INSERT INTO '{made.name}': column '{column.name}' is {column.type.text}, the query's column "
-                f"{number + 1} is {actual.simpleString()}. Say CAST(... AS {column.type.text})."
+                f"{number + 1} is {actual.simpleString()}. Use CAST(... AS {column.type.text})."
             )
             raise InvalidInputError(msg)
         filled[column.name] = _cut(F.col(f"_{number}").cast(as_nullable(column.type.spark)), column.type)

@@ -197,8 +197,8 @@ class EventualStream(SnapshotStream):
         entry = self._table.index.get(snapshot)
         if entry is None:
             msg = (
-                f"table {self._table.path!r}: snapshot {snapshot} has no entry in the log index, so where it ends in "
-                "the log is not known. Start with scan_mode='full', or call recover() to rebuild the entry."
+                f"table {self._table.path!r}: snapshot {snapshot} has no entry in the log index, so the offsets "
+                "where it ends are unknown. Start with scan_mode='full', or call recover() to rebuild the entry."
             )
             raise DataLostError(msg)
         return list(entry.ends), entry.topic or self._tail.generation()

@@ -130,7 +130,7 @@ def delete_columns(names: Sequence[str], spec: TableSpec, rule: MergeRule = LAST
             needs whole rows for deletes.
     """
     if not spec.has_key:
-        msg = "delete: this table has no primary key, so its rows cannot be named."
+        msg = "delete: this table has no primary key to find rows by."
         raise InvalidInputError(msg)
     if rule.takes_preimages:
         msg = (

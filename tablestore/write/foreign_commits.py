@@ -200,7 +200,7 @@ def _before(files: TableFiles, found: Commit) -> dict[str, DataFile]:
     except NotFoundError:
         before = {}
     if not before.keys() >= set(found.removed):
-        msg = f"{files.storage.root}: what version {found.version} took out is not known any more. {_skip(found)}"
+        msg = f"{files.storage.root}: the rows that version {found.version} removed are no longer known. {_skip(found)}"
         raise DataLostError(msg)
     return before
 

@@ -115,9 +115,9 @@ def test_a_table_without_a_key_has_one(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("CREATE TABLE t$audit_log (a INT)", "is that of a metadata table"),
+        ("CREATE TABLE t$audit_log (a INT)", "is the name of a metadata table"),
         ("CREATE TABLE r (RowKind INT); SELECT * FROM r$audit_log", "have a column 'rowkind', and so has the table"),
-        ("CREATE TABLE t$ro (a INT)", "is that of a metadata table"),
+        ("CREATE TABLE t$ro (a INT)", "is the name of a metadata table"),
         (
             "CREATE TABLE c (a INT) WITH ('connector' = 'kafka', 'topic' = 'c', 'format' = 'json', "
             "'properties.bootstrap.servers' = 'x:1'); SELECT * FROM c$audit_log",

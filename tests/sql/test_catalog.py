@@ -148,7 +148,7 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
         (f"CREATE TABLE t (a INT) PARTITIONED BY (a) {KAFKA}", "PARTITIONED BY is for store tables"),
         ("CREATE TABLE t (a INT, o BIGINT METADATA FROM 'offset')", "METADATA needs a connector"),
         ("CREATE TABLE `_catalog` (a INT)", "the name is reserved by the warehouse"),
-        ("CREATE TABLE t$snapshots (a INT)", r"is that of a metadata table, of what is known of 't'\."),
+        ("CREATE TABLE t$snapshots (a INT)", r"is the name of a metadata table of 't'\."),
         ("CREATE TEMPORARY TABLE t (a INT)", "cannot be TEMPORARY"),
         ("CREATE VIEW v AS SELECT * FROM nobody", "no table or view 'nobody'"),
         ("CREATE VIEW v AS SELECT * FROM v", "would read itself"),
@@ -236,7 +236,7 @@ def test_alter_changes_the_definition_and_checks_it(catalog: Catalog, another: C
     assert "`d` STRING" in shown(another(), "t")
     catalog.sql("ALTER TABLE t RENAME TO u")
     assert another().tables() == ["u"]
-    with pytest.raises(InvalidInputError, match=r"'u\$tags': the name is that of a metadata table"):
+    with pytest.raises(InvalidInputError, match=r"'u\$tags' is the name of a metadata table"):
         catalog.sql("ALTER TABLE u RENAME TO u$tags")
     with pytest.raises(NotFoundError, match="no table or view 't'"):
         catalog.sql("ALTER TABLE t RENAME TO u2")
@@ -246,13 +246,13 @@ def test_alter_changes_the_definition_and_checks_it(catalog: Catalog, another: C
 def test_a_watermark_is_altered(catalog: Catalog, another: Callable[[], Catalog], options: str) -> None:
     """As in Flink; a column that has the watermark can be dropped after it."""
     catalog.sql(f"CREATE TABLE t (a INT, ts TIMESTAMP(3)) {options}")
-    with pytest.raises(InvalidInputError, match="table 't' has no WATERMARK: say ADD"):
+    with pytest.raises(InvalidInputError, match="table 't' has no WATERMARK: use ADD"):
         catalog.sql("ALTER TABLE t MODIFY WATERMARK FOR ts AS ts")
     with pytest.raises(InvalidInputError, match="'at'"):
         catalog.sql("ALTER TABLE t ADD WATERMARK FOR at AS at")
     catalog.sql("ALTER TABLE t ADD WATERMARK FOR ts AS ts - INTERVAL '1' HOUR")
     assert "WATERMARK FOR `ts` AS ts - INTERVAL '1' HOUR" in shown(another(), "t")
-    with pytest.raises(InvalidInputError, match="has a WATERMARK for 'ts': say MODIFY"):
+    with pytest.raises(InvalidInputError, match="has a WATERMARK for 'ts': use MODIFY"):
         catalog.sql("ALTER TABLE t ADD WATERMARK FOR ts AS ts")
     catalog.sql("ALTER TABLE t MODIFY WATERMARK FOR ts AS ts")
     assert "WATERMARK FOR `ts` AS ts" in shown(another(), "t")

@@ -158,7 +158,7 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
         ),
         (
             "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-scan-mode' = 'diff') */",
-            "'diff' is not supported: say SELECT .* EXCEPT",
+            "'diff' is not supported: use SELECT .* EXCEPT",
         ),
         ("SELECT * FROM s$files /*+ OPTIONS('snapshot' = '1') */", "there is no table or view 's\\$files'"),
         ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),

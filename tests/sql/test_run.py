@@ -223,7 +223,7 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("SELECT n FROM u WHERE n IN (SELECT a FROM s)", "a query over 's' within an expression"),
         ("INSERT INTO u SELECT n, a FROM u", "PRIMARY KEY"),
         ("SELECT a, COUNT(*) FROM TABLE(TUMBLE(TABLE s, DESCRIPTOR(a), INTERVAL '1' MINUTE)) GROUP BY a", "TIMESTAMP"),
-        ("INSERT INTO u VALUES ('x', 1)", r"column 'a' is BIGINT, the query's column 1 is string\. Say CAST"),
+        ("INSERT INTO u VALUES ('x', 1)", r"column 'a' is BIGINT, the query's column 1 is string\. Use CAST"),
         ("INSERT INTO u (n) VALUES (1)", "'a' is in the PRIMARY KEY, but is not given"),
         ("INSERT INTO u (a, z) VALUES (1, 1)", "'z' is not a column"),
         ("INSERT INTO v VALUES (1, 1)", "this is a view"),

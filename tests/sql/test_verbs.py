@@ -77,7 +77,7 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(SqlError, match=message):
             catalog.sql(text)
     for text, message in (
-        ("UPDATE a SET v = 1", r"column 'v' is string, got int. Say CAST"),
+        ("UPDATE a SET v = 1", r"column 'v' is string, got int. Use CAST"),
         ("UPDATE a SET id = 1.5", r"column 'id' is bigint"),
         ("UPDATE a SET w = 1", r"'w' is not a column"),
         ("UPDATE a SET v = u.v", r"cannot be evaluated here"),

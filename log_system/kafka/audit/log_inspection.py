@@ -304,7 +304,7 @@ def read_index(
         elif len(entry.partitions) != partitions:
             broken[snapshot] = f"the entry has {len(entry.partitions)} partitions, the log {partitions}"
         elif not all(isinstance(number, int) and number >= 0 for number in numbers):
-            broken[snapshot] = "the entry holds what is no offset and no count"
+            broken[snapshot] = "the entry holds a value that is neither an offset nor a count"
         else:
             entries[snapshot] = entry
     return entries, broken

@@ -235,7 +235,7 @@ def check_client_options(
                 f"-deststoretype PKCS12', or use {prefix}ssl.certificate.location and {prefix}ssl.key.location."
             )
         elif not why and (name.endswith("_cb") or not name):
-            why = ": this is no option that can be given as text. Leave it out."
+            why = ": this option cannot be given as text. Leave it out."
         if why:
             msg = f"option '{prefix}{name}'{why}"
             raise InvalidInputError(msg)

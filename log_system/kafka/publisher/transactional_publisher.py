@@ -364,8 +364,8 @@ class KafkaPublisher:
             expired = self._index.has_expired(snapshot)
             if snapshot > 1 and not expired:
                 msg = (
-                    f"topic {self._log.topic!r}: snapshot {snapshot - 1} has no entry in the log index, so where "
-                    f"snapshot {snapshot} begins in the log is not known. log.repair() rebuilds the index."
+                    f"topic {self._log.topic!r}: snapshot {snapshot - 1} has no entry in the log index, so the "
+                    f"offsets where snapshot {snapshot} begins are unknown. log.repair() rebuilds the index."
                 )
                 raise CorruptedError(msg)
         entry = self._entry(changes, before.ends if before is not None else self._log_starts(), ends)

@@ -73,7 +73,8 @@ def load_class(name: str) -> type[Any]:
         )
         raise InvalidInputError(msg) from error
     if not isinstance(found, type) or not callable(getattr(found, "partition", None)):
-        msg = f"Option 'sink.partitioner': '{name}' is no class with a method partition(key, value, topic, partitions)."
+        method = "partition(key, value, topic, partitions)"
+        msg = f"Option 'sink.partitioner': expected a class with a method {method}, got '{name}'."
         raise InvalidInputError(msg)
     return found
 

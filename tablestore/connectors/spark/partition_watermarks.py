@@ -408,9 +408,7 @@ def read_with_watermark(
     finally:
         scan.close()
     if not partitions:
-        msg = (
-            f"{table.options.what}: there is no partition to read yet, and a watermark is the least of those there are."
-        )
+        msg = f"{table.options.what}: no partition exists yet, so there is no watermark."
         raise InvalidInputError(msg)
     noted = _NOTED.get()
     if noted is not None:

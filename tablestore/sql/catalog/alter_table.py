@@ -160,10 +160,10 @@ def _without(made: CreateTable, names: tuple[str, ...]) -> tuple[Column, ...]:
 
 def _check_watermark(made: CreateTable, *, is_new: bool) -> None:
     if is_new and made.watermark is not None:
-        msg = f"table '{made.name}' has a WATERMARK for '{made.watermark.column}': say MODIFY instead of ADD."
+        msg = f"table '{made.name}' has a WATERMARK for '{made.watermark.column}': use MODIFY instead of ADD."
         raise InvalidInputError(msg)
     if not is_new and made.watermark is None:
-        msg = f"table '{made.name}' has no WATERMARK: say ADD WATERMARK FOR ... AS ... to declare one."
+        msg = f"table '{made.name}' has no WATERMARK: use ADD WATERMARK FOR ... AS ... to declare one."
         raise InvalidInputError(msg)
 
 

@@ -244,7 +244,9 @@ def _check_watermark(made: CreateTable) -> None:
     if isinstance(column, ComputedColumn):
         # Spark says its type when the table is read.
         if "PROCTIME" in column.expression.upper():
-            msg = f"table '{made.name}': WATERMARK FOR '{name}': PROCTIME() is no event time, and needs no watermark."
+            msg = (
+                f"table '{made.name}': WATERMARK FOR '{name}': PROCTIME() is not an event time and needs no watermark."
+            )
             raise InvalidInputError(msg)
         return
     if not isinstance(column.type.spark, TimestampType | TimestampNTZType):

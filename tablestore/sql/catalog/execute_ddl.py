@@ -192,7 +192,7 @@ def _check_name(name: str) -> None:
         raise InvalidInputError(msg)
     table, _, what = name.rpartition("$")
     if table and what in METADATA_TABLES:
-        msg = f"'{name}': the name is that of a metadata table, of what is known of '{table}'. Choose another."
+        msg = f"'{name}' is the name of a metadata table of '{table}'. Choose another."
         raise InvalidInputError(msg)
 
 

@@ -48,7 +48,7 @@ class ReadRange:
         mode = given.get(BETWEEN_MODE, _MODES[0]).lower()
         if mode == "diff":
             msg = (
-                f"option '{BETWEEN_MODE}'='diff' is not supported: say SELECT * FROM t /*+ OPTIONS('snapshot' = '2') "
+                f"option '{BETWEEN_MODE}'='diff' is not supported: use SELECT * FROM t /*+ OPTIONS('snapshot' = '2') "
                 "*/ EXCEPT SELECT * FROM t /*+ OPTIONS('snapshot' = '1') */."
             )
             raise InvalidInputError(msg)

@@ -295,7 +295,7 @@ def _check_joins(tree: exp.Select, parts: Parts) -> bool:
         seen.append(part)
         what = f"JOIN of '{before[0].alias}' and '{part.alias}'"
         if join.args.get("using"):
-            refuse(part.place, f"USING in a {what}", "say ON")
+            refuse(part.place, f"USING in a {what}", "use ON")
         if join.method or join.kind not in {"", "INNER", "CROSS", "OUTER"}:
             refuse(part.place, f"a {join.method or join.kind} {what}", "use INNER, LEFT, RIGHT or FULL JOIN ... ON")
         condition = join.args.get("on") or tree.args.get("where")

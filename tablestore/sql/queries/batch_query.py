@@ -173,7 +173,7 @@ def open_inside(scope: Scope, name: str) -> TableStore:
     table = name.rpartition("$")[0]
     opened = open_table(scope, table)
     if not isinstance(opened, TableStore):
-        msg = f"'{name}': '{table}' is a table of a connector; only store tables can be looked into."
+        msg = f"'{name}': '{table}' is a table of a connector; only store tables have metadata tables."
         raise InvalidInputError(msg)
     return opened
 
@@ -283,7 +283,9 @@ def _with_generators(tree: exp.Expr, type_of: Callable[[exp.Select], DataType]) 
                 refuse(join.this, f"{join.side or join.kind} JOIN UNNEST", "use CROSS JOIN or LEFT JOIN ... ON TRUE")
             on = join.args.get("on")
             if on is not None and on != exp.true():
-                refuse(join.this, "a JOIN UNNEST with a condition in ON", "say ON TRUE, and the condition in WHERE")
+                refuse(
+                    join.this, "a JOIN UNNEST with a condition in ON", "use ON TRUE, and put the condition into WHERE"
+                )
             view = _lateral_view(join.this, type_of(_probe(select, join)), is_outer=join.side == "LEFT")
             join.pop()
             select.append("laterals", view)

@@ -228,7 +228,7 @@ def _time_of(stream: QueryInput, moment: exp.Column) -> str:
 
 def _micros(time: Column, field: StructField, table: str) -> Column:
     """Return an event time in microseconds; a row without one fails the query."""
-    msg = f"'{table}': a row or a delete has no event time (NULL), so which version is valid then is not known."
+    msg = f"'{table}': a row or a delete has no event time (NULL), so it is unknown which version is valid."
     missing = F.raise_error(F.lit(msg)).cast("bigint")
     return F.when(time.isNull(), missing).otherwise(F.unix_micros(instant(time, field.dataType)))
 

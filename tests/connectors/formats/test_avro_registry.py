@@ -162,7 +162,7 @@ def test_times_of_other_writers_are_times_of_day(server: SchemaRegistryServer) -
         for day in (86_400_000_000, -1):
             plain = {"type": "record", "name": "One", "fields": [number]}
             bad = b"\0" + ahead + payload(0, plain, {field["name"]: day // 1000 if field["name"] == "ms" else day})[5:]
-            with pytest.raises(BadRecordError, match=r"is no time of a day"):
+            with pytest.raises(BadRecordError, match=r"is not a time of day"):
                 opened(server, one).decode([bad])
 
 

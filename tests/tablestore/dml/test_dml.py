@@ -347,7 +347,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
         ("update: set: 'w' is not a column", lambda: keyed_.update("true", {"w": "1"})),
         ("update: set: 'ID' is set twice", lambda: keyed_.update("true", {"id": "1", "ID": "2"})),
         ("update: set: expected a mapping of columns to new values", lambda: plain.update("true", {})),
-        ("column 'v' is string, got int; say cast", lambda: plain.update("true", {"v": "1"})),
+        ("column 'v' is string, got int; use cast", lambda: plain.update("true", {"v": "1"})),
         ("missing \\['v'\\]", lambda: plain.overwrite(one.select("id"))),
         ("Drop it, or write\\(\\) the changes", lambda: keyed_.overwrite(feed)),
         ("exclude each other", lambda: keyed_.overwrite(one, "id = 1", dynamic=True)),

@@ -168,7 +168,7 @@ def time(cursor: Cursor, unit: int) -> int:
     """Read a time of day in units of so many nanoseconds, as nanoseconds."""
     number = cursor.long()
     if not 0 <= number * unit < DAY_NANOS:
-        msg = f"{number} is no time of a day"
+        msg = f"{number} is not a time of day"
         raise UnfitError(msg)
     return number * unit
 
