@@ -13,9 +13,7 @@ from tablestore.options.specification import KAFKA
 _WHEN_READ: Final = "it is said where the table is read: by an option of read() or read_stream(), or a hint in SQL"
 _MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before they are stored"
 _LOOKUPS: Final = "leave it out: a lookup join reads the rows that the table has in each micro-batch"
-_PARTITIONS_OF_LOOKUPS: Final = (
-    "a lookup join reads all partitions: look up a view of the partition, or write it into a table of its own"
-)
+_PARTITIONS_OF_LOOKUPS: Final = "it says what SQL reads: give it there, in WITH, ALTER TABLE ... SET or a hint"
 _COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
 _BLOBS: Final = "store the bytes in a BYTES column, or a path to them in a STRING column"
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"

@@ -125,6 +125,7 @@ def test_a_batch_query_of_changes_may_read_one_snapshot(catalog: Catalog) -> Non
         ("day=max_pt(),hour=max_pt()", [6]),
         ("day=2024-01-02,hour=7; hour=8, day=2024-01-01", [2, 4]),
         ("day=2001-01-01,hour=1", []),
+        ("day=2024-01-03; hour=8", [2, 5, 6]),
     ],
 )
 def test_some_partitions(catalog: Catalog, choice: str, found: list[int]) -> None:
@@ -135,6 +136,42 @@ def test_some_partitions(catalog: Catalog, choice: str, found: list[int]) -> Non
     values = ", ".join(f"({n}, DATE '2024-01-0{day}', {hour})" for n, (day, hour) in enumerate(days, start=1))
     catalog.sql(f"{BATCH}; INSERT INTO p VALUES {values}")
     assert rows(catalog, f"SELECT v FROM {hint}") == [(v,) for v in found]
+    catalog.sql(f"ALTER TABLE p SET ('scan.partitions' = '{choice}')")
+    assert rows(catalog, "SELECT v FROM p") == [(v,) for v in found]
+    catalog.sql("ALTER TABLE p RESET ('scan.partitions')")
+    assert rows(catalog, "SELECT v FROM p") == [(v,) for v in range(1, 7)]
+
+
+def test_a_table_says_which_of_its_partitions_are_looked_up(catalog: Catalog) -> None:
+    catalog.sql("""
+        CREATE TABLE o (k INT, p AS PROCTIME());
+        CREATE TABLE r (k INT, v INT);
+        CREATE TABLE d (k INT, v INT, day STRING, PRIMARY KEY (day, k) NOT ENFORCED) PARTITIONED BY (day) WITH (
+            'lookup.dynamic-partition' = 'max_pt()', 'lookup.dynamic-partition.refresh-interval' = '1 ms',
+            'lookup.cache' = 'full');
+        INSERT INTO o VALUES (1), (2);
+        INSERT INTO d VALUES (1, 10, 'a'), (1, 11, 'b'), (2, 20, 'a')
+    """)
+    table = catalog.table("d")
+    assert isinstance(table, TableStore)
+    assert not [row for row in table.inspect.options().collect() if row["name"].startswith(("lookup", "scan"))]
+    joined = "SELECT o.k, d.v FROM o LEFT JOIN d {} FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
+    for hint, found in (("", None), ("/*+ OPTIONS('scan.partitions' = 'day=a') */", 20)):
+        for query in catalog.sql(f"INSERT INTO r {joined.format(hint)}").queries:
+            assert query.awaitTermination(60)
+        assert (2, found) in rows(catalog, "SELECT * FROM r")
+    assert rows(catalog, "SELECT k, v FROM d") == [(1, 11)]
+    for text, reason in (
+        ("SELECT * FROM d", "reads all partitions, not those of the table's option 'scan.partitions'"),
+        ("ALTER TABLE d SET ('scan.partitions' = 'x=1')", "is given twice|'d': option 'scan.partitions': expected"),
+        (
+            "CREATE TABLE n (v INT) WITH ('scan.partitions' = 'max_pt()')",
+            "'n': option 'scan.partitions': the table",
+        ),
+        ("CREATE TABLE n (v INT) WITH ('scan.mode' = 'latest')", "option 'scan.mode' belongs to the connectors"),
+    ):
+        with pytest.raises(InvalidInputError, match=reason):
+            catalog.sql(f"SET 'execution.runtime-mode' = 'streaming'; {text}")
 
 
 def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:

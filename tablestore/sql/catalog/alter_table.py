@@ -21,7 +21,7 @@ from snapshot.schema.evolution import (
     RenameColumn,
     WidenColumn,
 )
-from tablestore.sql.catalog.binding import columns_of, connector_of
+from tablestore.sql.catalog.binding import columns_of, connector_of, is_reading
 from tablestore.sql.parser.statements import (
     AlterAdd,
     AlterDrop,
@@ -110,9 +110,9 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
         case AlterWatermark():
             return StoreChanges()
         case AlterSet():
-            return StoreChanges(options={key: value for key, value in statement.options if key != _COMMENT})
+            return StoreChanges(options={key: value for key, value in statement.options if _is_stored(key)})
         case AlterReset():
-            return StoreChanges(reset=tuple(key for key in statement.keys if key != _COMMENT))
+            return StoreChanges(reset=tuple(filter(_is_stored, statement.keys)))
         case AlterRenameColumn():
             if isinstance(before[statement.column], PhysicalColumn):
                 return StoreChanges((RenameColumn(backquoted(statement.column), statement.to),))
@@ -128,6 +128,11 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
             for column, place in zip(statement.columns, _places(statement), strict=True):
                 found += _modified(made, before[column.name], column, place)
             return StoreChanges(tuple(found))
+
+
+def _is_stored(key: str) -> bool:
+    """Return whether an option belongs to the table's files, and not to its definition alone."""
+    return key != _COMMENT and not is_reading(key)
 
 
 def _places(statement: AlterAdd | AlterModify) -> tuple[ColumnPosition | None, ...]:

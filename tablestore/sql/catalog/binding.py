@@ -42,6 +42,12 @@ LOG_SYSTEM: Final = "log.system"
 SERVERS: Final = "properties.bootstrap.servers"
 PARTITIONER: Final = "sink.partitioner"
 LOG_SERVERS: Final = "kafka.bootstrap.servers"
+PARTITIONS: Final = "scan.partitions"
+"""Option of a store table, and of hints, for what is read of it as it is now, in a lookup join too: some partitions."""
+LOOKUPS: Final = "lookup."
+"""Options of Paimon that begin so change nothing: each micro-batch looks rows up in what the table is then."""
+DYNAMIC_PARTITION: Final = "lookup.dynamic-partition"
+"""Paimon's older name of `PARTITIONS`."""
 Columns = tuple[PhysicalColumn | MetadataColumn, ...]
 #: Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten.
 _OF_CONNECTORS: Final = (
@@ -76,6 +82,11 @@ def connector_of(made: CreateTable) -> Connector | None:
         known = ", ".join(f"'{each.value}'" for each in Connector)
         msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; got {given!r}."
         raise InvalidInputError(msg) from None
+
+
+def is_reading(key: str) -> bool:
+    """Return whether an option of a store table says how SQL reads it, and is kept in its definition only."""
+    return key == PARTITIONS or key.startswith(LOOKUPS)
 
 
 def is_changelog(made: CreateTable) -> bool:
@@ -274,7 +285,7 @@ def _check_store(made: CreateTable) -> None:
             )
             raise InvalidInputError(msg)
     for key, _ in made.options:
-        if key.startswith(_OF_CONNECTORS):
+        if key.startswith(_OF_CONNECTORS) and not is_reading(key):
             msg = (
                 f"table '{made.name}': option '{key}' belongs to the connectors. Set 'connector' = 'kafka' or "
                 "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."

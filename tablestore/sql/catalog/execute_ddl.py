@@ -16,10 +16,18 @@ from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
 from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
-from tablestore.sql.catalog.binding import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
+from tablestore.sql.catalog.binding import (
+    LOG_SERVERS,
+    LOG_SYSTEM,
+    check_table,
+    connector_of,
+    is_reading,
+    schema_of,
+    stored_columns,
+)
 from tablestore.sql.catalog.create_like import merged
 from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, FOLDER, Definition, taken
-from tablestore.sql.catalog.hints import refuse_stored_secrets
+from tablestore.sql.catalog.hints import read_options, refuse_stored_secrets
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.catalog.table_references import METADATA_TABLES, check_there, tables_in
@@ -51,6 +59,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
     made = _with_key_not_null(replace(made, like=None))
     # Step 1.
     check_table(made, scope.allowed)
+    read_options(made)
     there = scope.find(made.name, temporary=made.temporary)
     if there is not None and not _is_unfinished(scope, there):
         if made.if_not_exists:
@@ -139,6 +148,7 @@ def alter(scope: Scope, statement: Altered) -> bool:
     if there.path is not None:
         after = altered(there.made, statement)
         check_table(after, scope.allowed)
+        read_options(after)
         _alter_store_table(scope, there, store_changes(there.made, statement))
         scope.change(there, lambda before: _in_words(scope, before, statement, after))
         return True
@@ -207,7 +217,7 @@ def _with_key_not_null(made: CreateTable) -> CreateTable:
 
 
 def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -> None:
-    given = reveal(dict(made.options))
+    given = reveal({key: value for key, value in made.options if not is_reading(key)})
     log_system = given.pop(LOG_SYSTEM, None)
     if LOG_SERVERS in given:
         given[LOG_SERVERS] = scope.settings.servers(given[LOG_SERVERS])

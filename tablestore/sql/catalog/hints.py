@@ -16,7 +16,15 @@ from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import choice, duration_or_ms, integer, text
-from tablestore.sql.catalog.binding import CONNECTOR, check_table, connector_of
+from tablestore.sql.catalog.binding import (
+    CONNECTOR,
+    DYNAMIC_PARTITION,
+    LOOKUPS,
+    PARTITIONS,
+    check_table,
+    connector_of,
+    is_reading,
+)
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.partition_choice import PartitionChoice
 from tablestore.sql.catalog.read_range import RANGE_OPTIONS, ReadRange
@@ -34,8 +42,6 @@ SCHEMA: Final = "schema"
 """Option of hints for the columns of an old snapshot, as of ``TableStore.read``."""
 _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger")
 """The same for streams, as of ``TableStore.read_stream``."""
-PARTITIONS: Final = "scan.partitions"
-"""Option of hints for what is read of a store table as it is now, in a lookup join too: some of its partitions."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
 _PAIMON: Final = {
@@ -45,7 +51,7 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
-    "lookup.dynamic-partition": PARTITIONS,
+    DYNAMIC_PARTITION: PARTITIONS,
 }
 """Options of Paimon, and what they are here."""
 _PAIMON_MODES: Final = {
@@ -62,10 +68,9 @@ _BATCH_MODES: Final = {
     "": "", "full": "", "latest": "", **{f"from-{name}": name for name in _BATCH}, "from-snapshot-full": "snapshot"
 }  # fmt: skip
 """Values of ``scan-mode`` that say what a batch query reads, and the option that says which snapshot."""
-_LOOKUPS: Final = "lookup."
-"""Options of Paimon that begin so change nothing: each micro-batch looks rows up in what the table is then."""
 _FROM_THE_START: Final = ("scan-mode", "full")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
+_OF_HINT: Final = " of a hint"
 
 
 _PERFORMANCE: Final = ("async", "output-mode", "capacity", "timeout", "shuffle")
@@ -153,7 +158,7 @@ def _check_lookups(select: exp.Select) -> None:
 
 
 def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) -> None:
-    is_current = all(key.startswith(_LOOKUPS) or key == PARTITIONS for key, _ in options)
+    is_current = all(is_reading(key) for key, _ in options)
     if table.name in own or (table.args.get("version") is not None and not is_current):
         what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
         msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
@@ -231,7 +236,7 @@ def _overridden(defined: Options, given: Options) -> Options:
     return tuple((kept | dict(given)).items())
 
 
-def _own(name: str, options: Options) -> Options:
+def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
     """Return the hint of a store table with Paimon's options under the names and values that they have here.
 
     Raises:
@@ -240,33 +245,33 @@ def _own(name: str, options: Options) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
-        if key.startswith(_LOOKUPS) and key not in _PAIMON:
+        if key.startswith(LOOKUPS) and key not in _PAIMON:
             continue
         if own in found:
-            msg = f"'{name}': option '{own}' of a hint is given twice, once as '{key}'."
+            msg = f"'{name}': option '{own}'{of} is given twice, once as '{key}'."
             raise InvalidInputError(msg)
         if key == "scan.mode" and str(value) not in _PAIMON_MODES:
-            msg = f"'{name}': option '{key}' of a hint: expected one of {', '.join(_PAIMON_MODES)}, got '{value}'."
+            msg = f"'{name}': option '{key}'{of}: expected one of {', '.join(_PAIMON_MODES)}, got '{value}'."
             raise InvalidInputError(msg)
         found[own] = _PAIMON_MODES[str(value)] if key == "scan.mode" else value
     return tuple((key, value) for key, value in found.items() if value != "")
 
 
-def _check_store(name: str, options: Options, partitioned_by: tuple[str, ...]) -> None:
+def _check_store(name: str, options: Options, partitioned_by: tuple[str, ...], of: str = _OF_HINT) -> None:
     known = tuple(dict.fromkeys((*_BATCH, SCHEMA, PARTITIONS, *RANGE_OPTIONS, *_STREAM)))
     for key, value in options:
         if key == PARTITIONS and not partitioned_by:
-            msg = f"'{name}': option '{key}' of a hint: the table has no partitions: it has no PARTITIONED BY."
+            msg = f"'{name}': option '{key}'{of}: the table has no partitions: it has no PARTITIONED BY."
             raise InvalidInputError(msg)
         if key == PARTITIONS:
             try:
                 PartitionChoice.of(str(value), partitioned_by)
             except InvalidInputError as error:
-                msg = f"'{name}': option '{key}' of a hint: {error}"
+                msg = f"'{name}': option '{key}'{of}: {error}"
                 raise InvalidInputError(msg) from error
         if key not in known:
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
-            msg = f"'{name}': option '{key}' of a hint: {did_you_mean(key, known, otherwise=otherwise)}"
+            msg = f"'{name}': option '{key}'{of}: {did_you_mean(key, known, otherwise=otherwise)}"
             raise InvalidInputError(msg)
         if key in _NUMBERS:
             OptionSpec(key, integer(0)).parse(str(value))
@@ -294,11 +299,24 @@ def batch_read(definition: Definition) -> dict[str, Any]:
 
 
 def partitions_read(definition: Definition) -> PartitionChoice | None:
-    """Return the partitions that are read, as a hint says; None for all."""
+    """Return the partitions that are read, as a hint or else the table's definition says; None for all."""
     assert isinstance(definition.made, CreateTable), "a view has no hints"
-    names = definition.made.partitioned_by
-    found = [PartitionChoice.of(str(value), names) for key, value in definition.hints if key == PARTITIONS]
-    return found[0] if found else None
+    chosen = (dict(read_options(definition.made)) | dict(definition.hints)).get(PARTITIONS)
+    return None if chosen is None else PartitionChoice.of(str(chosen), definition.made.partitioned_by)
+
+
+def read_options(made: CreateTable) -> Options:
+    """Return the options in a store table's definition that say how SQL reads it.
+
+    Raises:
+        InvalidInputError: one is not valid.
+    """
+    given = tuple((key, value) for key, value in made.options if is_reading(key))
+    if connector_of(made) is not None or not given:
+        return ()
+    options = _own(made.name, given, of="")
+    _check_store(made.name, options, made.partitioned_by, of="")
+    return options
 
 
 def range_read(definition: Definition) -> ReadRange | None:
@@ -324,10 +342,17 @@ def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, A
     Raises:
         InvalidInputError: the hint has options that a stream of the table does not take.
     """
+    assert isinstance(definition.made, CreateTable), "a view has no hints"
+    if read_options(definition.made):
+        msg = (
+            f"'{definition.name}': a continuous query reads all partitions, not those of the table's option "
+            f"'{PARTITIONS}', which is for lookup joins and batch queries. Say in WHERE what is read of another table "
+            "without the option."
+        )
+        raise InvalidInputError(msg)
     arguments = _arguments(definition, _STREAM, "streaming")
     for name in arguments.keys() & set(_BATCH):
         arguments.setdefault("scan_mode", f"from-{name}")
-    assert isinstance(definition.made, CreateTable), "a view has no hints"
     late = [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
     if definition.made.primary_key and late and not changes:
         msg = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -18,7 +18,7 @@ _NEWEST: Final = "max_pt()"
 _COUNTS: Final = {_NEWEST: 1, "max_two_pt()": 2}
 _EXPECTED: Final = (
     "'max_pt()' or 'max_two_pt()', the newest partitions, 'a=max_pt(),b=max_pt()', the newest by the first columns, or "
-    "partitions with a value for each column: 'a=x,b=1;a=y,b=2'"
+    "partitions by values of some or all columns: 'a=x,b=1;a=y'"
 )
 
 
@@ -29,14 +29,12 @@ class PartitionChoice:
     Attributes:
         by: the columns by whose greatest values partitions are chosen; empty if ``values`` are given.
         count: how many of these values.
-        values: the partitions as texts, in the order of the table's partition columns.
-        names: the table's partition columns.
+        values: for each given partition, or part of one, the columns and their values as texts.
     """
 
     by: tuple[str, ...]
     count: int
-    values: tuple[tuple[str, ...], ...]
-    names: tuple[str, ...]
+    values: tuple[tuple[tuple[str, str], ...], ...]
 
     @classmethod
     def of(cls, text: str, names: Sequence[str]) -> PartitionChoice:
@@ -47,7 +45,7 @@ class PartitionChoice:
         """
         wanted, columns = text.replace(" ", "").lower(), tuple(names)
         if wanted in _COUNTS:
-            return cls(columns, _COUNTS[wanted], (), columns)
+            return cls(columns, _COUNTS[wanted], ())
         chosen = [
             {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in part.split(","))}
             for part in text.split(";")
@@ -55,9 +53,9 @@ class PartitionChoice:
         if len(chosen) == 1 and all(value.replace(" ", "").lower() == _NEWEST for value in chosen[0].values()):
             by = tuple(chosen[0])
             if by == columns[: len(by)]:
-                return cls(by, 1, (), columns)
-        elif all(set(each) == set(columns) for each in chosen):
-            return cls((), 0, tuple(tuple(each[name] for name in columns) for each in chosen), columns)
+                return cls(by, 1, ())
+        elif all(set(each) <= set(columns) for each in chosen):
+            return cls((), 0, tuple(tuple(each.items()) for each in chosen))
         msg = f"expected {_EXPECTED}; the partition columns are {', '.join(columns)}; got '{text}'."
         raise InvalidInputError(msg)
 
@@ -65,23 +63,18 @@ class PartitionChoice:
         """Return the rows in the chosen partitions; of the newest, only partitions that have rows count."""
         if self.values:
             types = {field.name: field.dataType for field in frame.schema}
-            given = [
-                [F.lit(text).cast(types[name]) for name, text in zip(self.names, each, strict=True)]
-                for each in self.values
-            ]
-            return frame.where(_one_of(self.names, given))
+            return frame.where(
+                _one_of([(name, F.lit(text).cast(types[name])) for name, text in each] for each in self.values)
+            )
         columns = [F.col(backquoted(each)) for each in self.by]
         # A table without rows has no newest partition.
         found = frame.select(*columns).distinct().orderBy(*(each.desc() for each in columns)).head(self.count)
-        given = [[F.lit(value) for value in row] for row in found]
-        return frame.where(_one_of(self.by, given)) if given else frame.limit(0)
+        newest = [[(name, F.lit(value)) for name, value in zip(self.by, row, strict=True)] for row in found]
+        return frame.where(_one_of(newest)) if newest else frame.limit(0)
 
 
-def _one_of(names: Sequence[str], values: Sequence[Sequence[Column]]) -> Column:
+def _one_of(partitions: Iterable[Sequence[tuple[str, Column]]]) -> Column:
     return reduce(
         or_,
-        (
-            reduce(and_, (F.col(backquoted(name)).eqNullSafe(value) for name, value in zip(names, each, strict=True)))
-            for each in values
-        ),
+        (reduce(and_, (F.col(backquoted(name)).eqNullSafe(value) for name, value in each)) for each in partitions),
     )
