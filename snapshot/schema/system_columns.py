@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from snapshot.row_kind import CHANGE_TYPE, KIND, TRUNCATE
@@ -17,6 +19,14 @@ COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
 RESERVED = (KIND, SEQ, SNAPSHOT, BUCKET, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 """Reserved column names; the last three are those of Delta's change data feed."""
+
+
+def free_name(name: str, columns: Iterable[str]) -> str:
+    """Return a name that is none of these columns', in any case: ``name``, with underscores before it if need be."""
+    taken = {each.casefold() for each in columns}
+    while name.casefold() in taken:
+        name = f"_{name}"
+    return name
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -304,6 +304,7 @@ class LocalTable(LocalTableReader):
         """Publish every committed snapshot that the log lacks; see ``TableStore.recover``."""
         return self._handle.recover(skip_foreign)
 
+    @exclusive
     def close(self) -> None:
         """Close the connections to the broker; the next call that needs them opens them again."""
         self._handle.writer.discard()

@@ -26,6 +26,8 @@ from snapshot.storage import Storage
 from tablestore.normalize.segments import HASH, Segment, SegmentedState, version_offsets
 
 DELETED, TIME = "_deleted", "_time"
+_OWN: Final = b"own"
+"""Metadata of a segment: how many of its first columns are the state's own; those after them may have any names."""
 _BATCH_ROWS: Final = 65_536
 _BATCH_BYTES: Final = 16 << 20
 
@@ -54,7 +56,8 @@ class StateSpec:
         """The schema of segments: hash, whether the key was deleted, record time (with a time-to-live), columns."""
         own = [pa.field(HASH, pa.uint64()), pa.field(DELETED, pa.bool_())]
         own += [] if self.ttl_us is None else [pa.field(TIME, pa.int64())]
-        return pa.schema([*own, *(field.with_nullable(True) for field in self.columns.physical)])
+        columns = (field.with_nullable(True) for field in self.columns.physical)
+        return pa.schema([*own, *columns], metadata={_OWN: str(len(own))})
 
     @property
     def stored_key(self) -> list[str]:
@@ -160,25 +163,25 @@ class KeyedState(SegmentedState):
     def _matches(self, wanted: Hashes, keys: pa.RecordBatch, rows: Rows, batch: pa.RecordBatch) -> tuple[Rows, Rows]:
         """Return the pairs of a wanted key, by its place in ``wanted``, and the row of a batch that has this key."""
         asked, held = _pairs(wanted, _hashes_of(batch))
-        at, there = pa.array(rows[asked]), pa.array(held)
+        at, there, columns = pa.array(rows[asked]), pa.array(held), _columns_of(batch)
         same = np.ones(len(asked), np.bool_)
         for name, stored in zip(self._spec.primary_key, self._spec.stored_key, strict=True):
-            same &= equal(keys.column(name).take(at), batch.column(stored).take(there))
+            same &= equal(keys.column(name).take(at), columns.column(stored).take(there))
         return asked[same], held[same]
 
     def _lives(self, batch: pa.RecordBatch, held: Rows) -> npt.NDArray[np.bool_]:
         """Return which rows of a batch are neither deletes nor older than the time-to-live."""
         at = pa.array(held)
-        lives: npt.NDArray[np.bool_] = pc.invert(batch.column(DELETED).take(at)).to_numpy(zero_copy_only=False)
-        if self._expired_before is not None and TIME in batch.schema.names:
-            is_young = pc.greater_equal(batch.column(TIME).take(at), self._expired_before)
+        lives: npt.NDArray[np.bool_] = pc.invert(batch.column(1).take(at)).to_numpy(zero_copy_only=False)
+        times = _times_of(batch)
+        if self._expired_before is not None and times is not None:
+            is_young = pc.greater_equal(times.take(at), self._expired_before)
             lives &= pc.fill_null(is_young, fill_value=True).to_numpy(zero_copy_only=False)
         return lives
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a segment with the columns that the state has now, by name."""
-        own = [name for name in (HASH, DELETED, TIME) if name in batch.schema.names]
-        return fit(batch.drop_columns(own), self._spec.columns)
+        return fit(_columns_of(batch), self._spec.columns)
 
     def _merged(self, older: Segment, newer: Segment, *, is_oldest: bool) -> Iterator[pa.RecordBatch]:
         """Yield the rows of two segments; of a key in both, the newer one.
@@ -201,7 +204,7 @@ class KeyedState(SegmentedState):
                 old_end, new_end = older.rows, newer.rows
             old = self._laid_out(older.slice(first, old_end))
             new = self._laid_out(newer.slice(second, new_end))
-            keys = new.select(self._spec.stored_key).rename_columns(list(self._spec.primary_key))
+            keys = _columns_of(new).select(self._spec.stored_key).rename_columns(list(self._spec.primary_key))
             _, replaced = self._matches(_hashes_of(new), keys, np.arange(new.num_rows), old)
             kept = np.ones(old.num_rows, np.bool_)
             kept[replaced] = False
@@ -219,10 +222,10 @@ class KeyedState(SegmentedState):
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = relabelled(self._named(batch), _nullable(self._spec.columns.physical))
-        own = [batch.column(HASH), batch.column(DELETED)]
+        own = [batch.column(0), batch.column(1)]
         if self._spec.ttl_us is not None:
-            has_times = TIME in batch.schema.names
-            own.append(batch.column(TIME) if has_times else pa.nulls(batch.num_rows, pa.int64()))
+            times = _times_of(batch)
+            own.append(pa.nulls(batch.num_rows, pa.int64()) if times is None else times)
         return pa.RecordBatch.from_arrays([*own, *columns.columns], schema=self._layout)
 
 
@@ -252,8 +255,24 @@ def _overlapping(segment: Segment, wanted: Hashes) -> Iterator[tuple[pa.RecordBa
 
 
 def _hashes_of(batch: pa.RecordBatch) -> Hashes:
-    hashes: Hashes = batch.column(HASH).to_numpy()
+    hashes: Hashes = batch.column(0).to_numpy()
     return hashes
+
+
+def _times_of(batch: pa.RecordBatch) -> pa.Array | None:
+    return batch.column(2) if _own_in(batch.schema) > 2 else None
+
+
+def _columns_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of a segment without the state's own columns, by physical name."""
+    return batch.select(list(range(_own_in(batch.schema), batch.num_columns)))
+
+
+def _own_in(schema: pa.Schema) -> int:
+    """Return how many of a segment's first columns are the state's own."""
+    noted = (schema.metadata or {}).get(_OWN)
+    # Segments of versions without this note have no column of the same name.
+    return int(noted) if noted else 2 + (TIME in schema.names)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

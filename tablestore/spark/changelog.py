@@ -23,9 +23,7 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.spark_types import types_in
 from snapshot.schema.system_columns import SEQ
 
-_PAIR = "_changelog"
-"""Name of the aggregate in the query plan."""
-_DELETED = "deleted"
+_PAIR, _DELETED = "pair", "deleted"
 
 
 def _numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
@@ -58,6 +56,9 @@ def changelog(
         *[F.col(name) for name in carried],
     )
     pairs = records.groupBy(*keys).agg(F.max_by(row, F.col(SEQ), 2).alias(_PAIR))
+    # By number, since keys may have any names.
+    by_number = {name: f"k{number}" for number, name in enumerate(primary_key)}
+    pairs = pairs.toDF(*by_number.values(), _PAIR)
     new, old = F.get(F.col(_PAIR), F.lit(0)), F.get(F.col(_PAIR), F.lit(1))
     lives = ~new[_DELETED]
     lived = old.isNotNull() & ~old[_DELETED]
@@ -69,13 +70,13 @@ def changelog(
         .when(~lives & lived, F.array(_change(RowKind.DELETE, old)))
     )
     changes = pairs.select(
-        *keys,
+        *by_number.values(),
         *[new[name].alias(name) for name in carried],
         F.explode(emitted).alias("change"),
     )
     return changes.select(
         *[
-            F.col(f"change.row.{numbers[name]}").alias(name) if name in numbers else F.col(backquoted(name))
+            F.col(f"change.row.{numbers[name]}" if name in numbers else by_number[name]).alias(name)
             for name in schema.fieldNames()
         ],
         F.col(f"change.{CHANGE_TYPE}").alias(CHANGE_TYPE),

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from snapshot.errors import CorruptedError, InvalidInputError
 from tablestore.connectors import read, read_stream, write, write_stream
+from tablestore.connectors.spark.changes_left import left_of
+from tablestore.spark.changelog import changelog
 from tests.connectors.harness.changelog_messages import OP, message_of
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.tasks import as_task
@@ -76,6 +78,24 @@ def test_a_table_without_a_key_has_each_row_as_often_as_it_was_added(
     assert sorted(map(tuple, found)) == [(1, "a", at, 0), (1, "b", at, 0)]
     with pytest.raises(InvalidInputError, match=r"column 'm': rows with a MAP cannot be compared.*PRIMARY KEY"):
         read(spark, "kafka", "k INT, m MAP<STRING, INT>", options(lab, topic, name))
+
+
+def test_columns_may_have_any_names_where_rows_are_counted(spark: SparkSession) -> None:
+    names = ["_copies", "_copy", "copies", "shown", "_shown", "r0", "m0"]
+    rows = [(*range(7), kind, n) for n, kind in enumerate(["insert", "insert", "delete", "insert"])]
+    found = left_of(spark.createDataFrame(rows, [*names, "_change_type", "_seq"]), ["m0"])
+    assert (found.columns, [tuple(row) for row in found.collect()]) == (names, [tuple(range(7))] * 2)
+
+
+def test_keys_may_have_any_names_where_changes_of_a_key_are_joined(spark: SparkSession) -> None:
+    names = ["change", "_changelog", "pair", "k1", "row"]
+    rows = [(1, 2, 3, 4, "old", "insert", 0), (1, 2, 3, 4, "new", "insert", 1)]
+    given = spark.createDataFrame(rows, [*names, "_change_type", "_seq"])
+    found = changelog(given, given.select(names).schema, names[:4], carried=["_seq"])
+    assert found.columns == [*names, "_change_type", "_seq"]
+    assert sorted(tuple(row) for row in found.collect()) == [
+        (1, 2, 3, 4, "new", "update_postimage", 1), (1, 2, 3, 4, "old", "update_preimage", 1)
+    ]  # fmt: skip
 
 
 def test_metadata_of_the_value_is_shown_beside_that_of_the_message(lab: Lab, made: Topics) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import read_with_watermark
-from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT, Computed
+from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT, Computed, with_watermark
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -161,6 +161,17 @@ def test_the_newest_of_several_watermarks_is_refused(spark: SparkSession) -> Non
             read_with_watermark(spark, "ts TIMESTAMP_LTZ", {}, column="ts", delay="2 seconds")
     finally:
         spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
+
+
+def test_a_watermark_keeps_columns_of_any_names(spark: SparkSession, wire: Wire, made: Topics) -> None:
+    given = "ts TIMESTAMP_LTZ, _event_time INT"
+    options = {"properties.bootstrap.servers": wire.servers, "topic": made(1), "format": "json"}
+    rows = read_with_watermark(spark, given, options, column="ts", delay="2 seconds")
+    assert rows.columns == ["ts", "_event_time"]
+    stream = spark.readStream.format("rate").load().selectExpr("timestamp AS _event_time", "value")
+    assert with_watermark(stream, "_event_time", "1 second").columns == ["_event_time", "value"]
+    with pytest.raises(InvalidInputError, match=r"'_idle'.*Rename it"):
+        read_with_watermark(spark, f"{given}, _idle INT", options, column="ts", delay="2 seconds")
 
 
 def test_partitions_that_are_added_end_the_query(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> None:

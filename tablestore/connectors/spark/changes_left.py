@@ -13,7 +13,7 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import holds_map
 
-_COPIES, _SHOWN = "_copies", "_shown"
+_COPIES, _SHOWN = "copies", "shown"
 
 
 def left_of(changes: DataFrame, metadata: Sequence[str]) -> DataFrame:
@@ -36,12 +36,14 @@ def left_of(changes: DataFrame, metadata: Sequence[str]) -> DataFrame:
             )
             raise InvalidInputError(msg)
     is_added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-    shown = F.struct(*[F.col(backquoted(name)) for name in metadata], F.lit(1))
+    shown = F.struct(*[F.col(backquoted(name)).alias(f"m{n}") for n, name in enumerate(metadata)], F.lit(1).alias("is"))
     rows = changes.groupBy(*(F.col(backquoted(name)) for name in row)).agg(
         F.sum(F.when(is_added, 1).otherwise(-1)).alias(_COPIES),
         F.max_by(shown, F.when(is_added, F.col(SEQ))).alias(_SHOWN),
     )
+    # By number, since columns may have any names.
+    counted = rows.toDF(*(f"r{number}" for number in range(len(row))), _COPIES, _SHOWN)
     copies = F.explode(F.array_repeat(F.lit(0), F.greatest(F.col(_COPIES), F.lit(0)).cast("int")))
-    rows = rows.select("*", copies.alias("_copy"))
-    columns = [F.col(f"{_SHOWN}.{backquoted(name)}" if name in metadata else backquoted(name)) for name in names]
-    return rows.select(*(column.alias(name) for column, name in zip(columns, names, strict=True)))
+    found = {name: F.col(f"r{number}") for number, name in enumerate(row)}
+    found |= {name: F.col(f"{_SHOWN}.m{number}") for number, name in enumerate(metadata)}
+    return counted.select("*", copies.alias("copy")).select(*(found[name].alias(name) for name in names))

@@ -33,7 +33,7 @@ from log_system.kafka.client.secrets import reveal, wrap
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
-from snapshot.schema.system_columns import SEQ
+from snapshot.schema.system_columns import SEQ, free_name
 from snapshot.storage import Storage
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
 from tablestore.connectors.option_names import FORMATS, Connector, Side
@@ -401,6 +401,9 @@ def read_with_watermark(
         msg = f"{_POLICY}: expected 'min', got {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."
         raise InvalidInputError(msg)
     columns = spark.createDataFrame([], schema).schema
+    if taken := [name for name in columns.names if name.lower() in (IDLE, MESSAGES)]:
+        msg = f"column '{taken[0]}': heartbeats use this name in a table with a watermark. Rename it."
+        raise InvalidInputError(msg)
     table = KafkaTable.of(connector, options, columns, Side.SOURCE)
     scan = Scan(table.scan_spec())
     try:
@@ -431,7 +434,8 @@ def with_watermark(frame: DataFrame, column: str, delay: str) -> DataFrame:
     """Return a streaming frame with Spark's watermark of all its rows on a column, which may be a TIMESTAMP_NTZ."""
     _check_time(frame.schema[column])
     time = instant(F.col(backquoted(column)), frame.schema[column].dataType)
-    return _marked(frame.withColumn(_EVENT_TIME, time).withWatermark(_EVENT_TIME, delay).drop(_EVENT_TIME), column)
+    name = free_name(_EVENT_TIME, frame.columns)
+    return _marked(frame.withColumn(name, time).withWatermark(name, delay).drop(name), column)
 
 
 def _marked(frame: DataFrame, column: str) -> DataFrame:
@@ -455,11 +459,12 @@ def _with_watermark(frame: DataFrame, column: str, delay: str, computed: Compute
         frame = frame.withColumn(column, time).drop(MESSAGES)
         _check_time(frame.schema[column])
     # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
-    frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), frame.schema[column].dataType))
+    name = free_name(_EVENT_TIME, frame.columns)
+    frame = frame.withColumn(name, instant(F.col(backquoted(column)), frame.schema[column].dataType))
     # The filter refers to the event time so that Spark does not push it below the watermark operator, which would
     # then not see the heartbeats.
-    kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
-    return frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME)
+    kept = ~(F.col(IDLE) & F.col(name).isNotNull())
+    return frame.withWatermark(name, delay).where(kept).drop(IDLE, name)
 
 
 def _check_time(field: StructField) -> None:

@@ -335,6 +335,17 @@ def test_columns_may_be_added_renamed_dropped_and_widened(tmp_path: Path) -> Non
     assert changes(split(dropped, Log((*log.records, (3, "d"))), 5, 6).read()) == [(3, "c", 1), (3, "d", 2)]
 
 
+@pytest.mark.parametrize("ttl", [None, 100])
+def test_columns_may_have_the_names_of_the_states_own(tmp_path: Path, ttl: int | None) -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("v", pa.string()), *((n, pa.int64()) for n in ("_time", "_hash", "_deleted"))]
+    )
+    log = Log(((1, "a"), (2, "a"), (1, "b"), (2, None)), schema)
+    spec = spec_in(tmp_path, schema, ttl)
+    changes(split(spec, log, 0, 2).read())
+    assert sorted(changes(split(spec, log, 2, 4).read())) == [(1, "a", 1), (1, "b", 2), (2, "a", 3)]
+
+
 def test_elements_of_any_type_are_compared_as_spark_does() -> None:
     nested = pa.struct([("x", pa.float64()), ("l", pa.list_(pa.map_(pa.int32(), pa.string())))])
     one = [{"x": float("nan"), "l": [[(1, "a")]]}, None, {"x": 1.0, "l": []}, {"x": 0.0, "l": [[], None]}, None]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tablestore import TableStore, open_local
+from tablestore import TableStore, create_local, open_local
 from tests.harness.spark_tables import frame, make, rows
 from tests.harness.table_audit import audit
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -61,3 +61,23 @@ def test_threads_that_write_through_one_handle_publish_each_snapshot_once(
     assert len(table.snapshots()) == THREADS * WRITES + 1 + 3 * altered
     audit(tmp_path / "t", kafka.bootstrap_servers, name, 2)
     assert TableStore.open(spark, table.path).verify().ok
+
+
+def test_close_waits_for_a_write_of_another_thread(kafka: Any, tmp_path: Path, topic: Callable[[], str]) -> None:
+    log = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
+    table = create_local(tmp_path / "t", "id int", primary_key=["id"], log_system="kafka", options=log)
+    done = Event()
+
+    def close() -> None:
+        while not done.is_set():
+            table.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(close)
+        try:
+            for number in range(WRITES):
+                table.write([{"id": number}])
+        finally:
+            done.set()
+        closing.result(PATIENCE_SECONDS)
+    assert table.verify().ok
