@@ -86,14 +86,15 @@ def _rows(spec: TableSpec, rule: MergeRule, new: str) -> str:
 def _sequenced(spec: TableSpec, rule: MergeRule, rows: str) -> str:
     """Return a query for rows with columns for each sequence.
 
-    For sequence i: ``s{i}`` is its value, ``a{i}`` whether the row applies to its columns, ``p{i}`` whether the row is
-    on time (not late).
+    For sequence i: ``s{i}`` is its value, which is greater for newer rows, ``a{i}`` whether the row applies to its
+    columns, ``p{i}`` whether the row is on time (not late).
     """
     keys = ", ".join(keys_of(spec))
     for number, sequence in enumerate(rule.sequences):
         fields = names_in(spec, sequence.fields)
-        order = ", ".join(f"{each} NULLS FIRST" for each in fields)
-        value = fields[0] if len(fields) == 1 else f"dense_rank() OVER (PARTITION BY {keys} ORDER BY {order})"
+        order = ", ".join(f"{each} {'DESC' if sequence.descending else 'ASC'} NULLS FIRST" for each in fields)
+        is_plain = len(fields) == 1 and not sequence.descending
+        value = fields[0] if is_plain else f"dense_rank() OVER (PARTITION BY {keys} ORDER BY {order})"
         takes = " OR ".join(f"{each} IS NOT NULL" for each in fields) if sequence.is_group else "TRUE"
         before = f"max(s{number}) FILTER (a{number}) OVER (PARTITION BY {keys} ORDER BY ord {_NOT_BEFORE})"
         rows = f"SELECT *, {value} AS s{number}, ({takes}) AS a{number} FROM ({rows})"

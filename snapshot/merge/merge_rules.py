@@ -1,8 +1,8 @@
 """Merge engines: the rules by which rows of one key are merged; ``aggregate_sql.py`` executes them.
 
 All engines share one model. Each column has a function that aggregates the values of a key's rows in order of arrival,
-starting with the existing row of the table. A *sequence* decides which rows are late: those whose sequence is below the
-greatest one that arrived before. Functions for the last value ignore late rows.
+starting with the existing row of the table. A *sequence* decides which rows are late: those that are older by it than
+the newest row that arrived before. Functions for the last value ignore late rows.
 """
 
 from __future__ import annotations
@@ -55,17 +55,19 @@ class Deletes(Enum):
 
 @dataclass(frozen=True)
 class Sequence:
-    """Columns that order the rows of a key, compared in turn; NULL is the smallest value.
+    """Columns that order the rows of a key from the oldest to the newest, compared in turn; NULL is the oldest.
 
     Attributes:
         fields: the columns.
         is_group: it orders only the columns of its group; a row whose fields are all NULL does not change the group.
         removes: whether a delete that is not late in this group removes the row.
+        descending: whether the smallest value is the newest.
     """
 
     fields: tuple[str, ...]
     is_group: bool = False
     removes: bool = False
+    descending: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tombstones: keys of deleted rows with their sequence, so that late rows with a smaller sequence stay deleted.
+"""Tombstones: keys of deleted rows with their sequence, so that late rows with an older sequence stay deleted.
 
 A write adds a file of tombstones to its commit; compactions merge the files of a bucket and drop old tombstones. A
 tombstone does not mean that the key has no row, only that rows with a smaller sequence are late.
@@ -79,7 +79,8 @@ def gather(task: GatherTask) -> list[DataFile]:
     spec, rule = task.spec, task.rule
     columns = [*_columns(spec, rule), (SEQ, SEQ, "BIGINT")]
     names, keys = [inner for _, inner, _ in columns], ", ".join(keys_of(spec))
-    order = ", ".join(f"{inner} DESC NULLS LAST" for inner in names_in(spec, rule.buries))
+    newest_first = "ASC" if rule.sequences[0].descending else "DESC"
+    order = ", ".join(f"{inner} {newest_first} NULLS LAST" for inner in names_in(spec, rule.buries))
     sql = (
         f"SELECT {', '.join(names)} FROM {read_parquet(columns)} WHERE {SEQ} >= ? "
         f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}, {SEQ} DESC) = 1"

@@ -48,6 +48,8 @@ SEQUENCE_FIELD: Final = OptionSpec(
     "Columns that decide which row of a key is newer, regardless of the order of arrival: a row or delete with a "
     "smaller sequence is late and ignored.",
 )
+ASCENDING: Final = "ascending"
+SORT_ORDER: Final = "sequence.field.sort-order"
 
 
 FUNCTION: Final = OptionType("word", choice(Function).expected, lambda text: Function(text.strip().lower()))
@@ -111,6 +113,7 @@ class MergeOptions(Group):
 
     Attributes:
         sequence_field: columns that order the rows of a key; empty for the order of arrival.
+        sort_order: whether the greatest or the smallest sequence is the newest.
         delete_retention_ms: how long a delete is remembered, in milliseconds; -1 forever.
         fields: the other options that begin with ``fields.``, unparsed.
     """
@@ -124,6 +127,12 @@ class MergeOptions(Group):
         "[merge engines](../guide/merge_engines.md).",
     )
     sequence_field: tuple[str, ...] = field(default=(), metadata={"spec": SEQUENCE_FIELD})
+    sort_order: str = option(
+        SORT_ORDER,
+        choice((ASCENDING, "descending")),
+        ASCENDING,
+        "With `descending`, the row with the smallest `sequence.field` is the newest. NULL is the oldest in any case.",
+    )
     delete_retention_ms: int = option(
         "sequence.delete-retention",
         RETENTION,

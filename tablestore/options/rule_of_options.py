@@ -17,6 +17,7 @@ from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import (
     AGGREGATE,
     AGGREGATION_REMOVE,
+    ASCENDING,
     DEFAULT_FUNCTION,
     DELIMITER,
     DISTINCT,
@@ -27,6 +28,7 @@ from tablestore.options.merge_options import (
     REMOVE_ON_GROUP,
     SEQUENCE_FIELD,
     SEQUENCE_GROUP,
+    SORT_ORDER,
     Engine,
     MergeOptions,
     split_field_option,
@@ -124,7 +126,9 @@ class _Maker:
         self._check_engine()
         options, name = self._options, self._options.engine.value
         plain = MergeRule(ignore_delete=options.ignore_delete, name=name)
-        whole = (merge_rules.Sequence(options.sequence_field),) if options.sequence_field else ()
+        descending = options.sort_order != ASCENDING
+        ordered = merge_rules.Sequence(options.sequence_field, descending=descending)
+        whole = (ordered,) if options.sequence_field else ()
         if options.engine is Engine.FIRST_ROW:
             first = {column: ColumnRule(Function.FIRST_VALUE, retracts=False) for column in self._values}
             return replace(plain, columns=first, deletes=Deletes.REFUSE)
@@ -264,6 +268,9 @@ class _Maker:
         )
 
     def _check_columns(self) -> None:
+        if self._options.sort_order != ASCENDING and not self._options.sequence_field:
+            msg = f"option '{SORT_ORDER}'='{self._options.sort_order}' needs option '{SEQUENCE_FIELD.name}'. Set both."
+            raise InvalidInputError(msg)
         self._check_order(SEQUENCE_FIELD.name, self._named(SEQUENCE_FIELD.name, ",".join(self._options.sequence_field)))
         kind = self._options.rowkind_field
         if kind is not None:

@@ -56,7 +56,6 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "changelog.num-retained.min": "use snapshot.retain-min: a snapshot keeps its changes",
     "changelog.num-retained.max": "use snapshot.retain-max: a snapshot keeps its changes",
     "changelog.time-retained": "use snapshot.retention: a snapshot keeps its changes",
-    "sequence.field.sort-order": "the row with the greatest sequence is always the newest",
     "snapshot.time-retained": "use snapshot.retention",
     "snapshot.num-retained.min": "use snapshot.retain-min",
     "snapshot.num-retained.max": "use snapshot.retain-max",

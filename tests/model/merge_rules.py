@@ -24,6 +24,7 @@ class Case:
         removing: sequence columns of groups; a delete that is not late in one of them removes the row.
         retracts: a delete takes values back.
         ignores: columns from which nothing is taken back.
+        descending: the smallest sequence is the newest.
         any_order: the table is the same in whatever order rows with distinct sequences arrive.
     """
 
@@ -36,6 +37,7 @@ class Case:
     retracts: bool = False
     ignores: frozenset[str] = frozenset()
     any_order: bool = False
+    descending: bool = False
 
 
 @dataclass
@@ -69,7 +71,7 @@ class Model:
             return
         late = False
         if case.sequence:
-            at = _at(row, case.sequence)
+            at = _at(row, case.sequence, descending=case.descending)
             assert at is not None
             if known.deleted is not None and at < known.deleted:
                 return
@@ -116,9 +118,10 @@ class Model:
         return merged
 
 
-def _at(row: Row, fields: Sequence[str]) -> tuple[Any, ...]:
-    """Compare NULL as the smallest."""
-    return tuple((row[name] is not None, row[name]) for name in fields)
+def _at(row: Row, fields: Sequence[str], *, descending: bool = False) -> tuple[Any, ...]:
+    """Compare NULL as the oldest."""
+    values = [row[name] for name in fields]
+    return tuple((value is not None, -value if descending and value is not None else value) for value in values)
 
 
 def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills: bool) -> Any:

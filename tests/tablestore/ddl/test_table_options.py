@@ -161,7 +161,7 @@ def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
         ("local-merge-buffer-size", "merged before they are stored"),
         ("continuous.discovery-interval", "'tablestore.trigger' in SQL"),
         ("lookup.dynamic-partition.refresh-interval", "a lookup join reads the rows"),
-        ("lookup.dynamic-partition", "look up a view of the partition"),
+        ("lookup.dynamic-partition", "in WITH, ALTER TABLE ... SET or a hint"),
         ("blob-field", "BYTES column"),
         ("properties.linger.ms", "use kafka.linger.ms"),
     ],

@@ -61,6 +61,26 @@ IN_GROUPS = {"x": "sum", "w": FILL, "f": "first_value"}
 CASES = {
     "deduplicate": Case({"sequence.field": "s"}, functions(), ("s",), removes=True, any_order=True),
     "deduplicate by two": Case({"sequence.field": "s,t"}, functions(), ("s", "t"), removes=True, any_order=True),
+    "deduplicate, the smallest is the newest": Case(
+        {"sequence.field": "s", "sequence.field.sort-order": "descending"},
+        functions(),
+        ("s",),
+        removes=True,
+        any_order=True,
+        descending=True,
+    ),
+    "partial-update, the smallest two are the newest": Case(
+        {
+            "merge-engine": "partial-update",
+            "sequence.field": "s,t",
+            "sequence.field.sort-order": "descending",
+            "partial-update.remove-record-on-delete": "true",
+        },
+        functions(default=FILL),
+        ("s", "t"),
+        removes=True,
+        descending=True,
+    ),
     "deduplicate, no deletes": Case({"sequence.field": "s", "ignore-delete": "true"}, functions(), ("s",)),
     "first-row": Case({"merge-engine": "first-row", "ignore-delete": "true"}, functions(default="first_value")),
     "partial-update": Case({"merge-engine": "partial-update", "ignore-delete": "true"}, functions(default=FILL)),
@@ -306,6 +326,18 @@ def test_a_deleted_row_stays_deleted_across_compactions_and_crashes(tmp_path: Pa
     assert sorted(rows_of(table)) == [1, 2, 7, 9], "as new as the delete, and later"
 
 
+def test_the_newest_delete_is_remembered_also_if_its_sequence_is_the_smallest(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", CASES["deduplicate, the smallest is the newest"])
+    for at in (5, 3):
+        write(table, [(DELETE, row(1, at)), (UPSERT, row(7, at))])
+    compact(TableContext.open(table.path), run_here)
+    table = TableContext.open(table.path)
+    assert len(tombstones(table)) == 1
+    assert write(table, [(UPSERT, row(1, 4)), (UPSERT, row(1))]) is None
+    write(table, [(UPSERT, row(1, 2)), (UPSERT, row(1, 3))])
+    assert rows_of(table)[1] == row(1, 2)
+
+
 def test_deletes_are_forgotten_after_their_retention(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", CASES["deduplicate"], **{"sequence.delete-retention": "1 ms"})
     for key in (1, 2):
@@ -371,6 +403,8 @@ EMPTY = named({"w": "listagg distinct"}) | {"fields.w.list-agg-delimiter": ""}
         ({"merge-engine": "newest"}, "expected 'deduplicate' or 'first-row'"),
         ({"sequence.field": "nope"}, "no column 'nope'"),
         ({"sequence.field": "s,"}, "names of columns separated by commas"),
+        ({"sequence.field.sort-order": "descending"}, "needs option 'sequence.field'"),
+        ({"sequence.field": "s", "sequence.field.sort-order": "down"}, "expected 'ascending' or 'descending'"),
         ({"sequence.field": "s,s"}, "twice"),
         ({"sequence.field": "id"}, "is in the primary key"),
         ({"sequence.field": "l"}, "expected a number, string, date or timestamp"),
