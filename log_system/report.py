@@ -195,8 +195,8 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no differences remain."""
-        return self.report.ok
+        """Whether no differences remain, and nothing was in the way of publishing."""
+        return self.report.ok and not self.advice
 
     def __str__(self) -> str:
         """Return what was done, then the remaining differences."""

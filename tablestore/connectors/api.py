@@ -29,6 +29,7 @@ from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
 from tablestore.connectors.spark.changes_left import left_of
 from tablestore.connectors.spark.sink import Sink, Written
 from tablestore.spark.connect import check_streams, micro_batch
+from tablestore.spark.error_messages import full_disks_named
 from tablestore.spark.shipped import map_batches
 
 _RESULT = "written string"
@@ -194,6 +195,7 @@ def _batch_writer(
     return write_batch
 
 
+@full_disks_named()
 def _run(frame: DataFrame, sink: Sink) -> list[Written]:
     """Write or stage the rows in Spark tasks, and return what each task wrote."""
 

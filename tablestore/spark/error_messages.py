@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.errors import StreamingQueryException
 
-from snapshot.errors import TableStoreError
+from snapshot.errors import TableStoreError, UnavailableError
 from tablestore.spark.shipped import travels
 
 if TYPE_CHECKING:
@@ -31,13 +32,25 @@ _MASKED: Final = "streamReader"
 _OURS: Final = re.compile(r"(?:^|: )(?:snapshot|log_system|tablestore)\.[\w.]+Error: (.+)$", re.MULTILINE)
 """An error of this program in a message of Spark, with or without a Python traceback."""
 
+_NO_ROOM: Final = re.compile(r"java\.io\.IOException: (No space left on device|Disk quota exceeded)")
+
 S = TypeVar("S", bound=type)
 
 
 def own_message(error: Exception) -> str | None:
-    """Return the message of the error of this program within an exception of Spark; None if there is none."""
+    """Return the message of the error of this program within an exception of Spark, or of a full disk; None if none."""
     found: list[str] = _OURS.findall(str(error))
-    return found[-1] if found else None
+    return found[-1] if found else _full_disk(error)
+
+
+def _full_disk(error: Exception) -> str | None:
+    found = _NO_ROOM.search(str(error))
+    if found is None:
+        return None
+    return (
+        "Spark cannot write its files, which are in spark.local.dir of driver and executors (by default "
+        f"{tempfile.gettempdir()}) and, of a streaming query, in its checkpoint: {found[1]}. Make room, then try again."
+    )
 
 
 def plain_query(query: StreamingQuery) -> StreamingQuery:
@@ -101,6 +114,23 @@ def _shown(method: Callable[..., Any]) -> Callable[..., Any]:
             yield from method(*args, **kwargs)
 
     return iterated if inspect.isgeneratorfunction(method) else called
+
+
+@contextmanager
+def full_disks_named() -> Iterator[None]:
+    """Raise one error of ours if Spark has no room for its own files; also works as a decorator.
+
+    Raises:
+        UnavailableError: the disk of Spark's temporary files is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Errors of Py4J, which is not where Spark Connect is used, or of PySpark.
+        msg = None if isinstance(error, TableStoreError) else _full_disk(error)
+        if msg is None:
+            raise
+        raise UnavailableError(msg) from None
 
 
 @contextmanager

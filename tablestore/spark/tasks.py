@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from snapshot.errors import TableStoreError, error_of
 from tablestore.spark.connect import is_remote
+from tablestore.spark.error_messages import full_disks_named
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
 
@@ -38,6 +39,7 @@ def shares(spark: SparkSession, count: int) -> int:
     return min(count, _TASKS_PER_CORE * parallelism(spark))
 
 
+@full_disks_named()
 def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
     """Run ``work`` on each task, several of them in one Spark task if there are many; Spark retries tasks that die.
 

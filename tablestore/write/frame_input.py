@@ -21,6 +21,7 @@ from snapshot.schema.system_columns import SEQ
 from snapshot.staging.stage import StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.connect import arrow_frame
+from tablestore.spark.error_messages import full_disks_named
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import map_batches
 from tablestore.spark.tasks import shares
@@ -47,6 +48,7 @@ def stage_frame(frame: DataFrame, stager: Stager) -> list[StagedFile]:
     return run_staging(prepare_changes(frame, spec, stager.buckets, preimages=preimages), stager)
 
 
+@full_disks_named()
 def rows_in_arrow(frame: DataFrame) -> pa.Table:
     """Return a frame's rows with nullable fields: ``toArrow`` fails if a row is NULL and its fields are NOT NULL."""
     nullable = {field.name: as_nullable(field.dataType) for field in frame.schema.fields}
@@ -56,6 +58,7 @@ def rows_in_arrow(frame: DataFrame) -> pa.Table:
     return frame.toArrow()
 
 
+@full_disks_named()
 def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
     """Stage a shaped frame in one Spark job and return the descriptions of its files.
 

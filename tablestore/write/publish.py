@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry, LogIndex
+from snapshot.disk import is_refused
 from snapshot.errors import (
     CorruptedError,
     DataLostError,
@@ -120,7 +121,8 @@ def publish_through(
 
     Raises:
         PublishPendingError: the log lacks ``snapshot``, and the broker failed ``ATTEMPTS_MAX`` times in a row or for
-            ``log.request-timeout``, or no snapshot got into the log for ``PATIENCE_SECONDS_MAX`` after a first failure.
+            ``log.request-timeout``, the file system is full, or no snapshot got into the log for
+            ``PATIENCE_SECONDS_MAX`` after a first failure.
         LogMovedError: the table's log is now at other brokers; open a new publisher.
         UnavailableError: the broker failed as often, but the log lacks nothing.
         TableStoreError: a change file or the log's topic is wrong; a retry cannot fix that.
@@ -190,12 +192,13 @@ def _give_up_or_wait(
     """
     if isinstance(error, LogMovedError):
         raise error
-    given_up = patience.is_out(seen, failed=True)
-    logger.warning("publishing to the log failed (%d of %d tries): %s", patience.failures, ATTEMPTS_MAX, error)
+    # A file system that has no room, or is read-only, is so until somebody has read the message.
+    given_up = patience.is_out(seen, failed=True) or is_refused(error.__cause__)
     if given_up and seen >= snapshot:
         raise error
     if given_up:
         raise _pending(table, snapshot, error) from error
+    logger.warning("publishing to the log failed (%d of %d tries): %s", patience.failures, ATTEMPTS_MAX, error)
     turns.wait_to_retry(patience.failures)
 
 

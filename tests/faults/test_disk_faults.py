@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from log_system.index import LogIndex
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import OutcomeUnknownError, UnavailableError
@@ -18,13 +20,15 @@ from snapshot.merge.duckdb_engine import errors_mapped, spilling
 from tablestore import TableStore
 from tablestore.local.handle import LocalHandle
 from tablestore.maintenance.compact import compact, compact_if_due
+from tablestore.spark.tasks import run_tasks
+from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import rows_of, run_here, write
 from tests.harness.spark_tables import frame, make
 from tests.harness.table_harness import TableHarness, changes
 
 pytestmark = pytest.mark.crash
-ROOM_BYTES = 300
-"""What a file may grow to: less than any entry of a Delta log, or any Parquet file, needs."""
+ROOM_BYTES = 100
+"""What a file may grow to: less than any entry of a log or its index, or any Parquet file, needs."""
 
 
 @contextmanager
@@ -92,6 +96,22 @@ def test_a_disk_that_is_full_in_a_compaction_leaves_the_table_as_it_was(rig: Tab
     rig.audit()
 
 
+def test_a_disk_that_is_full_while_a_snapshot_is_published_is_said_once(
+    rig: TableHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Room comes after somebody has read the message, and not after eight tries."""
+    writer = rig.writer()
+    write(writer, changes(1))
+    with (
+        little_room_for(LogIndex, "put"),
+        pytest.raises(PublishPendingError, match=r"snapshot 2 is committed but not yet in the log: .*Make room"),
+    ):
+        write(writer, changes(2))
+    assert "tries" not in caplog.text
+    write(writer, changes(3))
+    rig.audit()
+
+
 def test_a_compaction_that_fails_after_a_write_is_a_warning_and_the_next_one_does_it(
     kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +154,40 @@ def test_a_file_system_that_refuses_in_a_spark_task_is_our_error_and_leaves_no_f
     folder.unlink()
     table.write(spark.range(100).selectExpr("id", "cast(id % 2 as int) as p"))
     assert table.read().count() == 100
+
+
+@pytest.mark.parametrize("call", ["write", "tasks"])
+def test_a_disk_that_is_full_of_sparks_own_files_is_named_in_one_line(
+    spark: SparkSession, tmp_path: Path, call: str
+) -> None:
+    """Spark shows a hundred lines of Java for it."""
+    frame = spark.range(9).selectExpr("if(id = 7, raise_error('java.io.IOException: No space left on device'), id) id")
+    table = TableStore.create(spark, tmp_path / "t", "id bigint")
+    writes: dict[str, Callable[[], object]] = {
+        "write": lambda: table.write(frame),
+        "tasks": lambda: run_tasks(spark, ["a"], no_room),
+    }
+    with pytest.raises(UnavailableError, match=r"^Spark cannot write .*: No space left on device. Make room.*$"):
+        writes[call]()
+    table.write(spark.range(3))
+    assert table.read().count() == 3
+
+
+def test_a_disk_that_is_full_of_a_querys_files_is_named_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    source, table = (TableStore.create(spark, tmp_path / name, "id bigint") for name in ("source", "table"))
+    source.write(spark.range(3))
+    options = {"checkpoint": tmp_path / "checkpoint", "trigger": {"availableNow": True}}
+    rows = source.read_stream(scan_mode="earliest").select("id")
+    bad = rows.selectExpr("if(id = 2, raise_error('java.io.IOException: No space left on device'), id) id")
+    with pytest.raises(StreamingQueryException, match=r"^Spark cannot write .*, in its checkpoint: No space left .*$"):
+        table.write_stream(bad, **options).awaitTermination()
+    table.write_stream(rows, **options).awaitTermination()
+    assert table.read().count() == 3
+
+
+def no_room(task: str) -> str:
+    msg = f"java.io.IOException: No space left on device {task}"
+    raise OSError(msg)
 
 
 def test_files_stay_where_an_earlier_try_to_commit_them_may_yet_land(rig: TableHarness) -> None:

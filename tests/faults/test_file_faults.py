@@ -20,7 +20,6 @@ from snapshot.errors import CorruptedError, DataLostError, TableStoreError, Unav
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
-from tablestore.write import publish
 from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import write
 from tests.harness.table_harness import TableHarness, changes
@@ -172,7 +171,6 @@ def test_a_disk_that_is_full_while_staging_leaves_neither_snapshot_nor_files(
 def test_a_disk_that_is_full_when_the_index_is_written_leaves_a_snapshot_that_recovery_shows(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "ATTEMPTS_MAX", 2)
     writer = rig.writer()
     write(writer, changes(1))
     real = os.open

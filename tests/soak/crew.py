@@ -38,6 +38,7 @@ class Log:
     Attributes:
         name: which process.
         batches: batches that were written, or snapshots that were read.
+        values: those that were written and hold more than deletes.
         held: for each batch, seconds until it was committed and published.
         interruptions: how often an error was answered by trying again, by its class.
         wrong: what must not happen, by its name.
@@ -45,6 +46,7 @@ class Log:
 
     name: str
     batches: int = 0
+    values: list[int] = field(default_factory=list)
     held: list[float] = field(default_factory=list)
     interruptions: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
@@ -82,6 +84,8 @@ def write_until(path: str, name: str, seconds: float, pause: float, results: Any
             results.send((name, f"batch {done.batches}: {type(error).__name__}: {error}", 0))
             break
         done.held.append(time.monotonic() - began)
+        if any(value is not None for _, value in changes):
+            done.values.append(done.batches)
         done.batches += 1
         time.sleep(dice.uniform(0, pause))
     publisher.discard()

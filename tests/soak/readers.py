@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from snapshot.errors import TableStoreError
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore import TableStore, create_local, open_local
+from tablestore.sql import Catalog
 from tests.harness.cluster import LocalCluster
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.crew import RETRIED
@@ -28,6 +29,8 @@ from tests.soak.outcome import Outcome
 PARTITIONS = 2
 PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 10.0
+NO_ROW = -1
+"""Wakes readers that wait for one."""
 TRIGGER = "100 milliseconds"
 TABLE, SOURCE = "log", "source"
 """The topics that are written: the log of a table, by its writer, and one by a plain producer."""
@@ -39,6 +42,16 @@ SINKS = {
     ),
     "upsert": ("upsert-kafka", {"primary-key": "id", "key.format": "json", "value.format": "json"}),
 }
+
+SQL = f"""
+CREATE TABLE source (id BIGINT) WITH ('connector' = 'kafka', 'topic' = '{SOURCE}', 'format' = 'json',
+    'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset');
+CREATE TABLE counted (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '{PARTITIONS}',
+    'log.system' = 'kafka', 'kafka.bootstrap.servers' = '...', 'kafka.topic' = 'counted');
+CREATE TABLE again (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'upsert-kafka',
+    'topic' = 'again', 'properties.bootstrap.servers' = '...', 'key.format' = 'json', 'value.format' = 'json')
+"""
+"""Topics that continuous INSERTs write: the log of a table, and a topic that follows that table."""
 
 
 @dataclass
@@ -61,7 +74,7 @@ class Sight:
 
     def see(self, ids: Iterable[int]) -> None:
         """Count rows."""
-        self.seen.update(ids)
+        self.seen.update(each for each in ids if each != NO_ROW)
         self.at.append(time.monotonic())
 
     def pause(self, since: float) -> float:
@@ -83,7 +96,8 @@ class Readers:
         self._written, self._over = threading.Event(), threading.Event()
         options = {"bucket": PARTITIONS, "kafka.bootstrap.servers": self._servers, "kafka.topic": TABLE}
         self.table = create_local(self._path, "id bigint", primary_key="id", log_system="kafka", options=options)
-        names = [SOURCE, *map(_topic, SINKS)]
+        self._catalog = Catalog(spark, folder / "sql", settings={"tablestore.trigger": TRIGGER})
+        names = [SOURCE, "again", *map(_topic, SINKS)]
         made = cluster.admin.create_topics([NewTopic(name, PARTITIONS, len(cluster.nodes)) for name in names])
         for each in made.values():
             each.result()
@@ -100,7 +114,16 @@ class Readers:
             frame = self._from_kafka("upsert" if name == "upsert" else "")
             sink = frame.writeStream.format(kind).options(**self._options(_topic(name)), **options)
             self.queries[f"sink {name}"] = self._started(sink, _topic(name))
-        follow: list[Callable[[], None]] = [self._tail, *(self._consumes(TABLE, TABLE), self._consumes(SOURCE, SOURCE))]
+        self._start_sql()
+        counted = str(self._folder / "sql" / "counted")
+        follow: list[Callable[[], None]] = [
+            self._tails("tail", self._path, TABLE, follow=False),
+            self._tails("tail that waits", self._path, TABLE, follow=True),
+            self._tails("INSERT INTO a store table", counted, SOURCE, follow=False),
+            self._consumes(TABLE, TABLE),
+            self._consumes(SOURCE, SOURCE),
+            self._consumes("again", SOURCE, twice=True),
+        ]
         follow += [self._consumes(_topic(name), SOURCE, twice=name != "exactly once") for name in SINKS]
         self._threads = [threading.Thread(target=each, daemon=True) for each in follow]
         for thread in [*self._threads, *self._writers]:
@@ -117,6 +140,7 @@ class Readers:
                 break
             time.sleep(PAUSE_SECONDS)
         self._over.set()
+        self.table.write([{"id": NO_ROW}])
         for thread in self._threads:
             thread.join()
         self._outcome.troubles += self._ended()
@@ -128,6 +152,22 @@ class Readers:
             verdict.early += len(each.seen.keys() - self.written[each.of])
             verdict.doubled += 0 if each.twice else sum(count > 1 for count in each.seen.values())
             self._outcome.notes.append(f"{each.name} {each.pause(since):.1f} s")
+
+    def _start_sql(self) -> None:
+        """Start continuous INSERTs of a topic INTO a store table, and of that INTO a topic; and follow a SELECT."""
+        self._catalog.sql(SQL.replace("...", self._servers))
+        for number, text in enumerate(
+            (
+                "INSERT INTO counted SELECT id, COUNT(*) FROM source GROUP BY id",
+                "INSERT INTO again SELECT * FROM counted",
+            )
+        ):
+            (self.queries[f"INSERT {number}"],) = self._catalog.sql(text).queries
+        sight = self._sight("SELECT", SOURCE)
+        self.queries["SELECT"] = self._catalog.follow(
+            self._catalog.sql("SELECT id FROM source WHERE id >= 0"),
+            lambda rows, _: sight.see(row["id"] for row in rows.collect()),
+        )
 
     def _ended(self) -> list[str]:
         return [f"{name}: {str(q.exception())[:600]}" for name, q in self.queries.items() if not q.isActive]
@@ -180,20 +220,27 @@ class Readers:
             producer.poll(PAUSE_SECONDS / 2)
         assert producer.flush(PATIENCE_SECONDS) == 0
 
-    def _tail(self) -> None:
-        sight, last, table = self._sight("tail", TABLE), 0, open_local(self._path)
-        while not self._over.is_set():
-            try:
-                for batch in table.tail(snapshot=last + 1, follow=False):
-                    rows = batch.to_pylist()
-                    last = max(row[COMMIT_VERSION] for row in rows)
-                    sight.see(row["id"] for row in rows)
-            except RETRIED as error:
-                self._outcome.interruptions[type(error).__name__] += 1
-            except TableStoreError as error:
-                self._outcome.troubles.append(f"tail: {error}")
-                return
-            time.sleep(PAUSE_SECONDS / 4)
+    def _tails(self, name: str, path: str, of: str, *, follow: bool) -> Callable[[], None]:
+        sight = self._sight(name, of)
+
+        def tail() -> None:
+            table, last = open_local(path), 0
+            while not self._over.is_set():
+                try:
+                    for batch in table.tail(snapshot=last + 1, follow=follow):
+                        rows = batch.to_pylist()
+                        last = max(row[COMMIT_VERSION] for row in rows)
+                        sight.see(row["id"] for row in rows)
+                        if self._over.is_set():
+                            return
+                except RETRIED as error:
+                    self._outcome.interruptions[f"{name}: {type(error).__name__}"] += 1
+                except TableStoreError as error:
+                    self._outcome.troubles.append(f"{name}: {error}")
+                    return
+                time.sleep(PAUSE_SECONDS / 4)
+
+        return tail
 
     def _consumes(self, topic: str, of: str, *, twice: bool = False) -> Callable[[], None]:
         sight = self._sight(f"consumer of {topic}", of, twice=twice)

@@ -25,7 +25,9 @@ from tests.harness.local_writes import Archive, committed_changes, drain, make_t
 from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_table
 from tests.soak import retention, sleepers
+from tests.soak.crew import Log
 from tests.soak.leaders import soak_leaders
+from tests.soak.outcome import not_once
 from tests.soak.readers import soak_readers
 from tests.soak.retention import LARGE_ROWS, SMALL_ROWS, Overtaken, changes_after
 from tests.soak.sleepers import Sleeper
@@ -65,6 +67,16 @@ def test_a_partition_and_a_coordinator_move_to_other_brokers_between_two_writes(
         assert_log_is_table(path, servers, "moved", PARTITIONS)
         assert verify(table).ok
         publisher.discard()
+
+
+def test_batches_that_are_lost_doubled_or_unknown_are_counted() -> None:
+    log = Log("w0", batches=2, values=[0, 1])
+    first, second, third = [(number + 1, (7, f"w0.{number}.7")) for number in range(3)]
+    assert not_once([[first], [second]], [log]) == 0
+    # One may have been under way at the end.
+    assert not_once([[first, second, third], []], [log]) == 0
+    assert not_once([[first], []], [log]) == 1
+    assert not_once([[first, first], [second]], [log]) == 1
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
 from log_system.report import Mended, Progress, RepairReport, Report, advice
-from snapshot.errors import ConflictError, CorruptedError, DataLostError, FencedError
+from snapshot.errors import ConflictError, CorruptedError, DataLostError, FencedError, InvalidInputError
 from snapshot.messages import counted
 
 _ATTEMPTS_MAX = 200
@@ -121,7 +121,7 @@ def repair_transactional(
     # Step 5.
     try:
         done = recover()
-    except (DataLostError, CorruptedError, FileNotFoundError) as error:
+    except (DataLostError, CorruptedError, InvalidInputError, FileNotFoundError) as error:
         return Mended(tuple(actions), (f"Not everything could be published: {error}",))
     actions += [
         f"published snapshot {entry.snapshot} with {counted(entry.rows, 'change')}" for entry in done if entry.rows
