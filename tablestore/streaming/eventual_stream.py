@@ -11,7 +11,6 @@ import heapq
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -26,10 +25,7 @@ from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_splits
 from tablestore.spark.error_messages import shows_messages
 from tablestore.streaming.change_feed import BEFORE_FULL, Position
-from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
-
-_ENDS_SECONDS: Final = 1.0
-"""How old the log's end in a progress report may be: Spark asks for one in every micro-batch."""
+from tablestore.streaming.snapshot_stream import REPORT_SECONDS, Offset, SnapshotStream
 
 
 @dataclass(frozen=True)
@@ -145,9 +141,9 @@ class EventualStream(SnapshotStream):
 
     def reportLatestOffset(self) -> Offset:
         """Return the log's end, which is at most a second old, for the query's progress."""
-        if time.monotonic() - self._looked[1] >= _ENDS_SECONDS:
+        if time.monotonic() - self._looked[1] >= REPORT_SECONDS:
             self._look()
-        return self._at(self._table.newest_visible(), _offsets(self._looked[0]), "")
+        return self._at(self._recent(), _offsets(self._looked[0]), "")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch.

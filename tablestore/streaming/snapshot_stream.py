@@ -8,8 +8,9 @@ of the snapshot's commit, because a table that is restored from an older copy us
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,6 +37,12 @@ from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 from tablestore.streaming.change_feed import BEFORE_FULL, Feed, Position
 from tablestore.streaming.consumers import ConsumerProgress
+
+REPORT_SECONDS: Final = 1.0
+"""How old the end of a source in a query's progress may be: Spark asks for it each time it looks for new rows."""
+_REST: Final = 4
+"""How much longer than it has looked in vain a stream waits before it looks again."""
+_REST_SECONDS_MAX: Final = 1.0
 
 Offset = dict[str, Any]
 """``snapshot`` and ``commit``, the fields of ``Position``, and ``table``, the id of the table.
@@ -90,6 +97,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._until: int | None = options.until
         self._first: Position | None = None
+        self._seen: tuple[int, float] = (0, float("-inf"))
         self._watch = self._table.log.watch()
         name = options.consumer
         self._progress = None if name is None else ConsumerProgress(self._table, name)
@@ -123,6 +131,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotFoundError: the topic was deleted.
             TableReplacedError: the query has read an earlier table at the same path.
         """
+        began = time.monotonic()
         reached = self._position(start)
         after = reached.snapshot
         # Without its topic, nothing is published and nothing would ever become visible.
@@ -138,6 +147,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after == BEFORE_FULL:
             return self._offset(self._feed.position(through))
         if through <= after:
+            # Spark would look again after 10 ms, with two requests to the store each time.
+            time.sleep(min(_REST * (time.monotonic() - began), _REST_SECONDS_MAX))
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
@@ -151,8 +162,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.read(reached)
 
     def reportLatestOffset(self) -> Offset:
-        """Return the newest visible snapshot, for the query's progress."""
-        return self._offset(self._feed.position(self._newest()))
+        """Return the newest visible snapshot, which is at most a second old, for the query's progress."""
+        return self._offset(self._feed.position(self._recent()))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch.
@@ -180,14 +191,16 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _newest(self) -> int:
         """Return the newest snapshot that the query may read: visible, and not after the query's ``until``."""
-        newest, time = self._table.newest_visible(), self._options.until_ms
-        if self._until is not None or time is None:
-            return newest if self._until is None else min(newest, self._until)
-        if self._table.files.snapshot(newest).timestamp_ms <= time:
-            return newest
-        # There is a snapshot after that time, so the last one before it no longer changes.
-        self._until = self._table.files.snapshot_as_of(time).id
-        return min(newest, self._until)
+        newest, until_ms = self._table.newest_visible(), self._options.until_ms
+        if self._until is None and until_ms is not None and self._table.files.snapshot(newest).timestamp_ms > until_ms:
+            # There is a snapshot after that time, so the last one before it no longer changes.
+            self._until = self._table.files.snapshot_as_of(until_ms).id
+        self._seen = newest if self._until is None else min(newest, self._until), time.monotonic()
+        return self._seen[0]
+
+    def _recent(self) -> int:
+        """Return the same as of at most ``REPORT_SECONDS`` ago."""
+        return self._seen[0] if time.monotonic() - self._seen[1] < REPORT_SECONDS else self._newest()
 
     def _begin(self) -> int:
         options = self._options

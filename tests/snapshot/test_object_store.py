@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import s3fs
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, OutcomeUnknownError, UnavailableError
@@ -32,6 +33,8 @@ from tablestore.maintenance.expire_snapshots import Rule, expire, rules_of
 from tablestore.normalize import segments
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
+from tablestore.options.read_options import parse_read_options
+from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
 from tests.harness.lossy_proxy import drop_next, faulty, requests_since
@@ -48,6 +51,8 @@ several times."""
 COMPACT_MAX, COMPACT_SNAPSHOT_MAX = 60, 12
 PUBLISHED_ROW_MAX = 12
 """The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
+LOOK_MAX = 2
+"""Requests of a stream to find nothing new: whether the newest entry is still there, and the next one still absent."""
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +187,29 @@ def test_reads_and_compactions_cost_a_bounded_number_of_requests_for_each_snapsh
     compact(TableContext.open(path), run_here)
     seen = requests_since(endpoint)
     assert len(seen) <= COMPACT_MAX + COMPACT_SNAPSHOT_MAX * 8, "\n".join(seen)
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_a_stream_that_finds_nothing_new_asks_for_two_files_lists_nothing_and_rests(
+    lake: str, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
+) -> None:
+    endpoint, path, rests = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders", list[float]()
+    monkeypatch.setattr("tablestore.streaming.snapshot_stream.time.sleep", rests.append)
+    table = make(path, key)
+    write(Writer(table, None), [(1, "a")])
+    options = parse_read_options({"path": path, "readChangeFeed": "true"})
+    stream = SnapshotStream(options, feed_schema(table.spec))
+    reached = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert rests == []
+    for _ in range(3):
+        requests_since(endpoint)
+        began = time.monotonic()
+        # Spark asks for both, every time.
+        assert stream.latestOffset(reached, ReadAllAvailable()) == stream.reportLatestOffset() == reached
+        assert 0 < rests.pop() <= 4 * (time.monotonic() - began)
+        seen = requests_since(endpoint)
+        assert [request for request in seen if "list-type" in request] == []
+        assert len(seen) <= LOOK_MAX, "\n".join(seen)
 
 
 def check_requests(writer: Writer, most: int) -> None:
