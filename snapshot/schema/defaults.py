@@ -36,13 +36,21 @@ def default_of(column: str, text: str, data_type: pa.DataType) -> pa.Scalar:
     """
     if len(text) >= _QUOTED_MIN and text[0] == text[-1] == "'":
         text = text[1:-1]
+    return value_of(text, data_type, f"option '{FIELDS}{column}.{DEFAULT_VALUE}'")
+
+
+def value_of(text: str, data_type: pa.DataType, what: str) -> pa.Scalar:
+    """Return the value that a text is; ``what`` is what it is of, for the message.
+
+    Raises:
+        InvalidInputError: the text is not a value of the type.
+    """
     try:
         if pa.types.is_timestamp(data_type) and data_type.tz and not text.endswith("Z"):
             return pa.scalar(f"{text}Z").cast(data_type)
         return pa.scalar(text).cast(data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        option = f"{FIELDS}{column}.{DEFAULT_VALUE}"
-        msg = f"option '{option}': expected a value of type {data_type}, got {text!r}: {error}."
+        msg = f"{what}: expected a value of type {data_type}, got {text!r}: {error}."
         raise InvalidInputError(msg) from error
 
 

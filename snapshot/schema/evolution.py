@@ -16,7 +16,7 @@ from snapshot.quoting import backquoted
 from snapshot.schema.adapter import widens
 from snapshot.schema.physical_names import PHYSICAL_NAME
 from snapshot.schema.spark_types import (
-    arrow_schema,
+    arrow_type,
     can_widen,
     path_of,
     physical_name,
@@ -309,7 +309,7 @@ def _commented(field: StructField, comment: str | None) -> StructField:
 
 def can_become(given: DataType, wanted: DataType) -> bool:
     """Return whether a column's type may change; ``adapter.widens`` has the rules."""
-    one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (given, wanted))
+    one, other = arrow_type(given), arrow_type(wanted)
     return given == wanted or (one != other and widens(one, other))
 
 

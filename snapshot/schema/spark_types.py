@@ -160,6 +160,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """Return the Arrow type of a Spark type, as in `arrow_schema`."""
+    return arrow_schema(StructType([StructField("_", data_type)])).field(0).type
+
+
 def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: Sequence[str]) -> None:
     """Check that a table can have these columns.
 

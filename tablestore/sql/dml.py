@@ -18,7 +18,7 @@ from snapshot.schema.spark_types import as_nullable, can_widen
 from tablestore.dml.conditions import empty, evaluated
 from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
-from tablestore.sql.catalog.binding import connector_of, insertable_columns
+from tablestore.sql.catalog.binding import connector_of, insertable_columns, partition_values
 from tablestore.sql.catalog.hints import check_hints_allowed
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
@@ -156,7 +156,9 @@ def _partition_values(scope: Scope, table: TableStore, name: str, fixed: Assignm
     if unknown:
         msg = f"table '{name}': {unknown} are not partition columns; it has {list(table.partition_by)}."
         raise InvalidInputError(msg)
-    literals = _values(fixed, table.schema, empty(scope.spark, StructType()), {}, name)
+    made = scope.definition(name).made
+    assert isinstance(made, CreateTable), "a store table is one"
+    literals = _values(partition_values(made, fixed), table.schema, empty(scope.spark, StructType()), {}, name)
     return {
         column: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[column].dataType)
         for column, value in literals.items()

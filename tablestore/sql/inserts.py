@@ -44,7 +44,14 @@ from tablestore.connectors.spark.partition_watermarks import check_partitions, p
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.spark.shipped import map_batches
-from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
+from tablestore.sql.catalog.binding import (
+    Columns,
+    check_sink,
+    connector_of,
+    insertable_columns,
+    is_changelog,
+    partition_values,
+)
 from tablestore.sql.catalog.execute_ddl import create_table, drop
 from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
@@ -207,7 +214,7 @@ def _with_partition(made: CreateTable, statement: Insert) -> Insert:
     Raises:
         InvalidInputError: a column of it is not one of PARTITIONED BY, or is among those of the statement.
     """
-    fixed = {name: value for name, value in statement.partition if value is not None}
+    fixed = dict(partition_values(made, ((name, value) for name, value in statement.partition if value is not None)))
     unknown = [name for name, _ in statement.partition if name not in made.partitioned_by]
     if unknown:
         there = f"it has {', '.join(made.partitioned_by)}" if made.partitioned_by else "it has none"

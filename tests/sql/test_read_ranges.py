@@ -138,6 +138,8 @@ def test_some_partitions(catalog: Catalog, choice: str, found: list[int]) -> Non
     assert rows(catalog, f"SELECT v FROM {hint}") == [(v,) for v in found]
     catalog.sql(f"ALTER TABLE p SET ('scan.partitions' = '{choice}')")
     assert rows(catalog, "SELECT v FROM p") == [(v,) for v in found]
+    with pytest.raises(InvalidInputError, match=r"'scan.partitions': column 'hour': expected a value of type int32"):
+        rows(catalog, "SELECT v FROM p /*+ OPTIONS('scan.partitions' = 'hour=x') */")
     catalog.sql("ALTER TABLE p RESET ('scan.partitions')")
     assert rows(catalog, "SELECT v FROM p") == [(v,) for v in range(1, 7)]
 

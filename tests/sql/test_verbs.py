@@ -99,3 +99,30 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"INSERT OVERWRITE 'a': is not supported in streaming mode.*= 'batch'"):
         catalog.sql("INSERT OVERWRITE a VALUES (7, 'x')")
     assert rows("a") == [(2, "NEW"), (5, "five!")]
+
+
+def test_a_text_stands_for_a_partition_of_any_type(spark: SparkSession, tmp_path: Path) -> None:
+    """As in Flink, whose PARTITION (...) takes texts."""
+    catalog = Catalog(spark, tmp_path / "warehouse")
+    catalog.sql("""
+        CREATE TABLE p (v INT, n INT, d DATE) PARTITIONED BY (n, d);
+        SET 'execution.runtime-mode' = 'batch';
+        INSERT INTO p PARTITION (n = '1', d = '2024-01-02') SELECT 10;
+        INSERT INTO p PARTITION (n = '2', d = '2024-01-02') VALUES (20), (21);
+        INSERT OVERWRITE p PARTITION (n = '2', d = '2024-01-02') SELECT 22;
+        INSERT INTO p VALUES (30, 3, DATE '2024-01-03')
+    """)
+    table = catalog.table("p")
+    assert sorted(row["v"] for row in table.read().collect()) == [10, 22, 30]
+    assert catalog.sql("SHOW PARTITIONS p PARTITION (n = '2')").rows == (("n=2/d=2024-01-02",),)
+    catalog.sql("ALTER TABLE p DROP PARTITION (n = '1'), PARTITION (d = '2024-01-03')")
+    assert [row["v"] for row in table.read().collect()] == [22]
+    for text in (
+        "ALTER TABLE p DROP PARTITION (n = 'x')",
+        "SHOW PARTITIONS p PARTITION (n = 'x')",
+        "INSERT OVERWRITE p PARTITION (n = 'x', d = '2024-01-02') SELECT 1",
+        "INSERT INTO p PARTITION (n = 'x', d = '2024-01-02') SELECT 1",
+    ):
+        with pytest.raises(InvalidInputError, match="'x'"):
+            catalog.sql(text)
+    assert [row["v"] for row in table.read().collect()] == [22]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from pyspark.sql.types import (
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -16,7 +17,8 @@ from sqlglot import exp
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
-from snapshot.schema.spark_types import types_in
+from snapshot.schema.defaults import value_of
+from snapshot.schema.spark_types import arrow_type, types_in
 from tablestore.connectors.formats.registry import CHANGELOG_FORMATS
 from tablestore.connectors.kafka.client_properties import check_stored_properties
 from tablestore.connectors.kafka.message_mapping import writable
@@ -34,7 +36,14 @@ from tablestore.connectors.table import KafkaTable
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import is_secret
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, MetadataColumn, PhysicalColumn
+from tablestore.sql.parser.statements import (
+    Assignments,
+    ComputedColumn,
+    CreateTable,
+    Expression,
+    MetadataColumn,
+    PhysicalColumn,
+)
 from tablestore.sql.parser.types import TIME
 
 CONNECTOR: Final = "connector"
@@ -164,6 +173,24 @@ def client_options(
         )
         raise InvalidInputError(msg)
     return options
+
+
+def partition_values(made: CreateTable, given: Iterable[tuple[str, Expression]]) -> Assignments:
+    """Return the values of ``PARTITION (...)``, in which a text stands for a value of any type, as in Flink.
+
+    Raises:
+        InvalidInputError: a text is not a value of its column.
+    """
+    types = {column.name: column.type for column in made.columns if isinstance(column, PhysicalColumn)}
+    values = []
+    for name, value in given:
+        is_text = isinstance(value.tree, exp.Literal) and value.tree.is_string
+        if is_text and name in types and not isinstance(types[name].spark, StringType):
+            value_of(value.tree.name, arrow_type(types[name].spark), f"table '{made.name}': PARTITION: column '{name}'")
+            (tree,) = parse_query(f"SELECT CAST({value.text} AS {types[name].text})").tree.expressions
+            value = Expression(value.text, tree)  # noqa: PLW2901 - the same value with its type
+        values.append((name, value))
+    return tuple(values)
 
 
 def check_table(made: CreateTable, allowed: Allowed) -> None:

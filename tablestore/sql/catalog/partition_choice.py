@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from operator import and_, or_
 from typing import Final
 
@@ -13,6 +14,8 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
+from snapshot.schema.defaults import value_of
+from snapshot.schema.spark_types import arrow_type
 
 _NEWEST: Final = "max_pt()"
 _COUNTS: Final = {_NEWEST: 1, "max_two_pt()": 2}
@@ -63,6 +66,8 @@ class PartitionChoice:
         """Return the rows in the chosen partitions; of the newest, only partitions that have rows count."""
         if self.values:
             types = {field.name: field.dataType for field in frame.schema}
+            for name, text in chain.from_iterable(self.values):
+                value_of(text, arrow_type(types[name]), f"option 'scan.partitions': column '{name}'")
             return frame.where(
                 _one_of([(name, F.lit(text).cast(types[name])) for name, text in each] for each in self.values)
             )
