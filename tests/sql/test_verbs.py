@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql import Catalog, SqlError
+from tablestore.table.store import TableStore
 
 TABLES = """
 CREATE TABLE k (id BIGINT, day STRING, n INT, price DECIMAL(10, 2), PRIMARY KEY (id) NOT ENFORCED)
@@ -126,3 +127,32 @@ def test_a_text_stands_for_a_partition_of_any_type(spark: SparkSession, tmp_path
         with pytest.raises(InvalidInputError, match="'x'"):
             catalog.sql(text)
     assert [row["v"] for row in table.read().collect()] == [22]
+
+
+def test_options_name_the_key_and_the_partitions_as_in_paimon(spark: SparkSession, tmp_path: Path) -> None:
+    """Paimon's CREATE TABLE ... AS has no other way."""
+    catalog = Catalog(spark, tmp_path / "warehouse", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("""
+        CREATE TABLE a WITH ('primary-key' = 'dt, k', 'partition' = 'dt', 'bucket' = '2') AS
+            SELECT 1 AS k, 'x' AS v, '2024-01-02' AS dt;
+        CREATE TABLE b (k INT, v STRING) WITH ('primary-key' = 'k');
+        INSERT INTO a VALUES (1, 'y', '2024-01-02')
+    """)
+    table = catalog.table("a")
+    assert isinstance(table, TableStore)
+    assert (table.primary_key, table.partition_by) == (("dt", "k"), ("dt",))
+    assert [tuple(row) for row in table.read().collect()] == [(1, "y", "2024-01-02")]
+    shown = catalog.sql("SHOW CREATE TABLE b").rows[0][0]
+    assert "PRIMARY KEY (`k`) NOT ENFORCED" in shown
+    assert "primary-key" not in shown
+    for text, message in (
+        ("(k INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('primary-key' = 'k')", "'primary-key' and PRIMARY KEY say the"),
+        ("(k INT, d INT) PARTITIONED BY (d) WITH ('partition' = 'd')", "'partition' and PARTITIONED BY say the same"),
+        ("WITH ('primary-key' = 'v') LIKE b", "'primary-key' and PRIMARY KEY say the same"),
+        ("WITH ('primary-key' = 'no') AS SELECT 1 AS k", "PRIMARY KEY: 'no' is not a column"),
+        ("(k INT) WITH ('partition' = ',')", "expected names of columns separated by commas"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            catalog.sql(f"CREATE TABLE c {text}")
+    with pytest.raises(InvalidInputError, match="primary-key"):
+        catalog.sql("ALTER TABLE b SET ('primary-key' = 'v')")

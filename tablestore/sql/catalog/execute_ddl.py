@@ -15,6 +15,8 @@ from snapshot.storage import Storage
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
+from tablestore.options.declaration import OptionSpec
+from tablestore.options.value_types import COLUMNS
 from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
 from tablestore.sql.catalog.binding import (
     LOG_SERVERS,
@@ -56,7 +58,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
             msg = f"LIKE '{made.like.source}': this is a view; a table can only be like a table."
             raise InvalidInputError(msg)
         made = merged(made, source.made)
-    made = _with_key_not_null(replace(made, like=None))
+    made = _with_key_not_null(_with_key_options(replace(made, like=None)))
     # Step 1.
     check_table(made, scope.allowed)
     read_options(made)
@@ -204,6 +206,28 @@ def _check_name(name: str) -> None:
     if table and what in METADATA_TABLES:
         msg = f"'{name}' is the name of a metadata table of '{table}'. Choose another."
         raise InvalidInputError(msg)
+
+
+def _with_key_options(made: CreateTable) -> CreateTable:
+    """Return a store table's definition with the key and partitions that its options name, as Paimon's CTAS has it.
+
+    Raises:
+        InvalidInputError: they are declared, too, or an option names no columns.
+    """
+    if connector_of(made) is not None:
+        return made
+    found: dict[str, tuple[str, ...]] = {}
+    for option, clause, declared in (
+        ("primary-key", "PRIMARY KEY", made.primary_key),
+        ("partition", "PARTITIONED BY", made.partitioned_by),
+    ):
+        given = reveal(dict(made.options)).get(option)
+        found[option] = declared if given is None else OptionSpec(option, COLUMNS).parse(given)
+        if given is not None and declared:
+            msg = f"table '{made.name}': option '{option}' and {clause} say the same. Leave one of them out."
+            raise InvalidInputError(msg)
+    kept = tuple((key, value) for key, value in made.options if key not in found)
+    return replace(made, primary_key=found["primary-key"], partitioned_by=found["partition"], options=kept)
 
 
 def _with_key_not_null(made: CreateTable) -> CreateTable:
