@@ -200,7 +200,9 @@ class TableWatcher:
         except Exception as error:  # noqa: BLE001 - whatever it is, the other tables go on, and this one is tried again
             self._attempts = self._attempts.failed(error, f"table {self._state.path}")
             return False
-        self._attempts = self._attempts.succeeded()
+        # While it waits for the next attempt at what could not be published, a look at the table is no success.
+        if not self._state.behind.snapshots:
+            self._attempts = self._attempts.succeeded()
         return True
 
     def step(self) -> None:

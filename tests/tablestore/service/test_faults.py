@@ -112,6 +112,10 @@ def test_a_full_disk_is_shown_and_nothing_is_doubled(kafka: LocalKafka, topic: C
         # The index cannot be written, so what is published is not visible to readers.
         disk.fill()
         until(lambda: "No space left" in state_of(service).error)
+        for _ in range(20):
+            # It is said all the time, not only when it is tried again.
+            assert "No space left" in state_of(service).error
+            time.sleep(QUICK.grace / 4)
         assert state_of(service).published == 1
         until(lambda: "No space left" in state_of(service).verify.error)
         text = web.get("/metrics").text
