@@ -170,9 +170,13 @@ class TableFiles:
         configuration = {SPEC_PROPERTY: spec.to_json()}
         return as_snapshot(self.log.alter(snapshot_id, schema=log_schema(spec), configuration=configuration, info=info))
 
-    def latest(self) -> int:
-        """Return the id of the newest snapshot."""
-        return self.log.version()
+    def latest(self, *, fresh: bool = True) -> int:
+        """Return the id of the newest snapshot.
+
+        Args:
+            fresh: look for newer commits first; else return the id as of the last look.
+        """
+        return self.log.version(fresh=fresh)
 
     def oldest(self, *, fresh: bool = True) -> int:
         """Return the id of the oldest snapshot that has not expired; 0 if none has.

@@ -49,6 +49,9 @@ def serve(  # noqa: PLR0913, PLR0917 - every option of the command
     ] = None,
     host: Annotated[str, Option(help=f"Address to listen on; one that is not loopback needs {TOKEN}.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen on; 0 for a free one.", min=0, max=65_535)] = 9464,
+    look_every: Annotated[
+        float, Option(help="Look at each table every so many seconds; a look is four requests to its store.", min=0.05)
+    ] = 0.2,
     verify_every: Annotated[
         float, Option(help="Compare new snapshots in log and table every so many seconds; 0 for never.", min=0)
     ] = 60.0,
@@ -84,7 +87,7 @@ def serve(  # noqa: PLR0913, PLR0917 - every option of the command
     service = Service(
         _lister(paths or [], warehouse),
         options=client_options(option),
-        schedule=Schedule(verify=verify_every or None, verify_whole=verify_whole_every),
+        schedule=Schedule(poll=look_every, verify=verify_every or None, verify_whole=verify_whole_every),
         verify_rate=verify_rate or None,
     )
     token = os.environ.get(TOKEN)

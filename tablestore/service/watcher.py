@@ -26,7 +26,7 @@ _DOUBLINGS_MAX = 2
 _ALIVE_SECONDS = 2.0
 """A writer that publishes so soon after the watcher has published in its place was alive: none starts so fast."""
 _LOOK_SECONDS = 5.0
-"""How often to read the consumers, and to check that the table is still the one that was opened."""
+"""How often to read what is merged and the consumers, and to check that the table is still the one that was opened."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class TableWatcher:
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             table.check_same()
-            self._look_at_consumers(table)
+            self._look_around(table)
         self._measure(table)
         if self._is_stuck(table):
             # Another one has taken the log over since. It was alive unless it first published long afterwards; one
@@ -234,15 +234,13 @@ class TableWatcher:
         self._seen = -1
 
     def _measure(self, table: TableContext) -> None:
-        """Bring the state up to date from the table's files and the log's index; the broker is not asked."""
-        files, newest = table.files, table.files.latest()
+        """Bring the state up to date from the table's last look and the log's index; the broker is not asked."""
+        files, newest = table.files, table.files.latest(fresh=False)
         before_oldest = files.oldest(fresh=False) - 1
         latest = table.index.latest()
         published = newest if not table.log.publishes else 0 if latest is None else latest.snapshot
         # A writer leaves snapshots without changes to the next publish.
         published = with_maintenance(files, max(published, before_oldest), newest)
-        _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
-        merged = with_maintenance(files, max(merged, before_oldest), newest)
         lag, now = behind(files, published, newest), time.monotonic()
         if published > self._seen and self._others_published is None:
             self._others_published = now
@@ -257,18 +255,23 @@ class TableWatcher:
             newest=newest,
             published=published,
             behind=lag,
-            merged=merged,
-            merged_age=behind(files, merged, newest).seconds,
         )
         if not self._curve or (self._curve[-1].newest, self._curve[-1].published) != (newest, published):
             self._curve.append(Sample(time.time() * 1000, newest, published))
 
-    def _look_at_consumers(self, table: TableContext) -> None:
-        files, newest = table.files, table.files.latest()
-        oldest = files.oldest(fresh=False)
-        found = {each.name: max(each.snapshot, oldest - 1) for each in Consumers(files.storage).all()}
+    def _look_around(self, table: TableContext) -> None:
+        files, newest = table.files, table.files.latest(fresh=False)
+        before_oldest = files.oldest(fresh=False) - 1
+        _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
+        merged = with_maintenance(files, max(merged, before_oldest), newest)
         self._state = replace(
-            self._state, consumers={name: behind(files, after, newest) for name, after in found.items()}
+            self._state,
+            merged=merged,
+            merged_age=behind(files, merged, newest).seconds,
+            consumers={
+                each.name: behind(files, max(each.snapshot, before_oldest), newest)
+                for each in Consumers(files.storage).all()
+            },
         )
 
     def _is_stuck(self, table: TableContext) -> bool:

@@ -34,6 +34,7 @@ from tablestore.normalize import segments
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.options.read_options import parse_read_options
+from tablestore.service.watcher import TableWatcher
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
@@ -53,6 +54,10 @@ PUBLISHED_ROW_MAX = 12
 """The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
 LOOK_MAX = 2
 """Requests of a stream to find nothing new: whether the newest entry is still there, and the next one still absent."""
+
+
+SERVICE_LOOK_MAX = 4
+"""Requests of ``tablestore serve`` for each of its looks at a table: the same for the table and for its log."""
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +215,29 @@ def test_a_stream_that_finds_nothing_new_asks_for_two_files_lists_nothing_and_re
         seen = requests_since(endpoint)
         assert [request for request in seen if "list-type" in request] == []
         assert len(seen) <= LOOK_MAX, "\n".join(seen)
+
+
+def test_the_service_looks_at_a_table_with_few_requests_and_lists_nothing(
+    lake: str, kafka: LocalKafka, topic: Callable[[], str]
+) -> None:
+    endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
+    named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
+    table = create_drop.create(path, SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named)
+    publisher = publisher_of(table)
+    for number in range(4):
+        write(Writer(table, publisher), [(number, "v")])
+    compact(table, run_here)
+    write(Writer(table, publisher), [(4, "v")])
+    publisher.discard()
+    watcher = TableWatcher(path)
+    assert watcher.attempt()
+    requests_since(endpoint)
+    assert watcher.attempt()
+    seen = requests_since(endpoint)
+    assert len(seen) <= SERVICE_LOOK_MAX, "\n".join(seen)
+    assert not any("list-type" in request for request in seen)
+    assert (watcher.state.newest, watcher.state.published, watcher.state.merged) == (6, 6, 4)
+    watcher.close()
 
 
 def check_requests(writer: Writer, most: int) -> None:
