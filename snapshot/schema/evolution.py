@@ -82,7 +82,7 @@ class WidenColumn:
 
 @dataclass(frozen=True)
 class AllowNull:
-    """Drops the NOT NULL constraint of a column or a field."""
+    """Drops the NOT NULL constraint of a column, a field, a list's ``element`` or a map's ``value``."""
 
     path: str
 
@@ -155,6 +155,8 @@ class _Editor:
             self._check_bound(path[0], change)
         if isinstance(change, WidenColumn):
             result = _retyped(schema, path, change)
+        elif isinstance(change, AllowNull):
+            result = _nullable(schema, path, change)
         else:
             result = self._in_struct(schema, path, (), change)
         assert isinstance(result, StructType)
@@ -200,8 +202,6 @@ class _Editor:
             case RenameColumn():
                 _check_free(StructType(others), change.to, change.to, top=not parent)
                 field = _renamed(field, change.to)
-            case AllowNull():
-                field = StructField(field.name, field.dataType, True, field.metadata)
             case CommentColumn():
                 field = _commented(field, change.comment)
         return StructType([*struct.fields[:number], field, *struct.fields[number + 1 :]])
@@ -237,6 +237,22 @@ def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) ->
         )
         raise InvalidInputError(msg)
     return change.type
+
+
+def _nullable(data_type: DataType, path: tuple[str, ...], change: AllowNull) -> DataType:
+    name = path[0]
+    if len(path) > 1:
+        return _with_child(data_type, name, change.path, lambda child, _: _nullable(child, path[1:], change))
+    if isinstance(data_type, StructType):
+        number = _find(data_type, name, change.path)
+        fields = list(data_type.fields)
+        fields[number] = StructField(fields[number].name, fields[number].dataType, True, fields[number].metadata)
+        return StructType(fields)
+    if isinstance(data_type, ArrayType) and name.lower() == "element":
+        return ArrayType(data_type.elementType, True)
+    if isinstance(data_type, MapType) and name.lower() == "value":
+        return MapType(data_type.keyType, data_type.valueType, True)
+    raise _no_field(data_type, name, change.path)
 
 
 def _with_child(data_type: DataType, name: str, text: str, change: Callable[[DataType, str], DataType]) -> DataType:

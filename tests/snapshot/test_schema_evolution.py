@@ -142,6 +142,7 @@ def test_a_stored_name_is_never_used_again() -> None:
         (WidenColumn("s", INNER), "by its path"),
         (WidenColumn("map.key", StringType()), "key type of a map"),
         (AllowNull("nix"), "does not exist"),
+        (AllowNull("map.key"), "not a struct field"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(wrong: Change, words: str) -> None:

@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tablestore import open_local
 from tablestore.sql import Catalog, inserts
+from tablestore.table.store import TableStore
 from tests.sql.test_run import finish, rows
 
 TABLES = """
@@ -178,6 +180,27 @@ def test_fields_of_rows_change_by_their_new_type(catalog: Catalog) -> None:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(f"ALTER TABLE f MODIFY {text}")
     assert len(rows(catalog, "SELECT * FROM f")) == 2
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (k) NOT ENFORCED"])
+def test_elements_and_values_may_be_null_from_a_change_on(catalog: Catalog, key: str) -> None:
+    catalog.sql(f"CREATE TABLE e (k INT, l ARRAY<INT NOT NULL>, m MAP<STRING, ARRAY<INT NOT NULL> NOT NULL>{key})")
+    catalog.sql("INSERT INTO e VALUES (1, ARRAY[1], MAP['a', ARRAY[1]])")
+    new = "INSERT INTO e VALUES (2, ARRAY[2, CAST(NULL AS INT)], MAP['a', ARRAY[CAST(NULL AS INT)], 'b', NULL])"
+    with pytest.raises(InvalidInputError, match="must not contain NULL"):
+        catalog.sql(new)
+    catalog.sql("ALTER TABLE e MODIFY (l ARRAY<BIGINT>, m MAP<STRING, ARRAY<INT>>)")
+    catalog.sql(new)
+    wanted = [(1, [1], {"a": [1]}), (2, [2, None], {"a": [None], "b": None})]
+    table = catalog.table("e")
+    assert isinstance(table, TableStore)
+    for _ in range(2):
+        assert rows(catalog, "SELECT * FROM e") == wanted
+        local = sorted(open_local(table.path).to_arrow().to_pylist(), key=lambda row: row["k"])
+        assert [(row["k"], row["l"], dict(row["m"])) for row in local] == wanted
+        changes = table.changes(0).where("_change_type <> 'update_preimage'").sort("k").collect()
+        assert [(row["k"], row["l"], row["m"]) for row in changes] == wanted
+        table.compact()
 
 
 def test_similar_to_is_a_pattern_for_the_whole_text(catalog: Catalog) -> None:

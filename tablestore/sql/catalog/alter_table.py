@@ -240,11 +240,11 @@ def _retyped(made: CreateTable, path: tuple[str, ...], before: DataType, after: 
         yield from _refielded(made, path, before, after)
     elif isinstance(before, ArrayType) and isinstance(after, ArrayType):
         inside = (*path, "element")
-        _check_nulls(made, inside, before.containsNull, after.containsNull)
+        yield from _nulls(made, inside, before.containsNull, after.containsNull)
         yield from _retyped(made, inside, before.elementType, after.elementType)
     elif isinstance(before, MapType) and isinstance(after, MapType) and before.keyType == after.keyType:
         inside = (*path, "value")
-        _check_nulls(made, inside, before.valueContainsNull, after.valueContainsNull)
+        yield from _nulls(made, inside, before.valueContainsNull, after.valueContainsNull)
         yield from _retyped(made, inside, before.valueType, after.valueType)
     else:
         yield WidenColumn(_dotted(path), after)
@@ -270,24 +270,15 @@ def _refielded(made: CreateTable, path: tuple[str, ...], before: StructType, aft
 
 
 def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> Iterator[Change]:
-    """Yield the change that lets a field be NULL, if there is one."""
-    if after and not before:
-        yield AllowNull(_dotted(path))
-    else:
-        _check_nulls(made, path, before, after)
-
-
-def _check_nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> None:
-    """Check that elements and values stay NOT NULL, or nullable, as they are.
+    """Yield the change that lets a field, an element or a value be NULL, if there is one.
 
     Raises:
-        InvalidInputError: they do not.
+        InvalidInputError: it is to become NOT NULL.
     """
-    if before != after:
-        to, why = (
-            ("nullable", "only columns and fields can") if after else ("NOT NULL", "existing rows may have NULL in it")
-        )
-        msg = f"table '{made.name}': '{'.'.join(path)}' cannot become {to}: {why}."
+    if after and not before:
+        yield AllowNull(_dotted(path))
+    elif before and not after:
+        msg = f"table '{made.name}': '{'.'.join(path)}' cannot become NOT NULL: existing rows may have NULL in it."
         raise InvalidInputError(msg)
 
 
