@@ -31,8 +31,8 @@ _UNPROVEN = (
     "cluster are compared). If nobody else uses it, delete it with Kafka's tools."
 )
 _GROUPS_LEFT = (
-    "topic %r is gone, but its consumer groups could not be removed: %s They do no harm, and the brokers remove them "
-    "when they expire (offsets.retention.minutes)."
+    "topic %r is gone, but its consumer groups could not be removed, since their coordinator does not answer. They do "
+    "no harm, and the brokers remove them when they expire (offsets.retention.minutes)."
 )
 _NEEDLESS_SECONDS = 3.0
 """How long the coordinators of groups that expire anyway are waited for."""
@@ -158,10 +158,10 @@ class TopicStorage:
         try:
             client = self.client.within(_NEEDLESS_SECONDS) if is_needless else self.client
             delete_groups(client, [*groups, claim_group(self.name, ids, table_id)])
-        except UnavailableError as error:
+        except UnavailableError:
             if not is_needless:
                 raise
-            logger.warning(_GROUPS_LEFT, self.name, error)
+            logger.warning(_GROUPS_LEFT, self.name)
         return self.name if gone else None
 
     def _may_delete(self, table_id: str, identity: LogIdentity, *, dropping: bool) -> bool:
