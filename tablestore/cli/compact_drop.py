@@ -10,10 +10,12 @@ from typer import Option, Typer, confirm
 
 from log_system.jars import waiting
 from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
+from snapshot.storage import Storage
 from tablestore.cli.console import AsJson
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
+from tablestore.ddl.intent import read_intent
 from tablestore.local.threads import run_in_threads
 from tablestore.maintenance.compact import compact as compact_table
 
@@ -63,7 +65,9 @@ def _asked(path: str, given: Mapping[str, object], *, keep_topic: bool) -> tuple
     try:
         table = TableContext.open(path, given)
     except (NotFoundError, CorruptedError):
-        # An interrupted drop or create may have left files; ``drop_at`` checks for them.
+        if read_intent(Storage.at(path)) is None:
+            raise
+        # The rest of an interrupted drop or create.
         return path, ""
     owns = table.spec.owns_topic and not keep_topic
     return table.path, f" and its topic {table.log.storage.name!r}" if owns else ""

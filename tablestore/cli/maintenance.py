@@ -97,8 +97,11 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
     from tablestore.spark.object_stores import storage_of  # noqa: PLC0415
     from tablestore.table.store import TableStore  # noqa: PLC0415
 
+    given = client_options(option)
+    # Spark takes seconds to start.
+    TableContext.open(path, given)
     with waiting("Reading partitions ..."):
-        table = TableStore.open(session(storage=storage_of(path)), path, options=client_options(option))
+        table = TableStore.open(session(storage=storage_of(path)), path, options=given)
         report = table.maintenance.expire_partitions(dry_run=dry_run)
     tell(report, as_json)
 

@@ -119,6 +119,18 @@ def test_the_log_s_lag_is_shown_and_a_table_is_kept(
     assert "there is no table" in run("describe", path, code=1).output
 
 
+def test_a_table_that_does_not_exist_is_told_before_a_question_or_spark(tmp_path: Path) -> None:
+    path = str(tmp_path / "none")
+    asked = RUN.invoke(app, ["drop", path], input="y\n").output
+    assert "there is no table" in asked
+    assert "Remove table" not in asked
+    command, env = [*MAIN, "expire-partitions", path], ENV | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    assert "there is no table" in done.stderr
+
+
 def test_tail_shows_what_is_written_until_ctrl_c(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> None:
     table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic())
     publisher = publisher_of(table)
