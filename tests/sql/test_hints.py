@@ -146,7 +146,7 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
         ("SELECT * FROM s /*+ OPTIONS('snapshot' = 'x') */", "option 'snapshot': expected a whole number of 0"),
         ("SELECT * FROM s /*+ OPTIONS('scan.partitions' = 'max_pt()') */", "'s.*the table has no partitions"),
         ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'b=max_pt()') */", "expected 'max_pt\\(\\)' or 'max_two_pt"),
-        ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'v=1') */", "values of some or all columns: .*; got 'v=1'"),
+        ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'a=1') */", "a value for each column: .*; got 'a=1'"),
         ("SELECT * FROM s /*+ OPTIONS('incremental-between' = '1') */", "'s .*expected two snapshots or tags, such as"),
         (
             "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-timestamp' = '1,2') */",

@@ -125,7 +125,6 @@ def test_a_batch_query_of_changes_may_read_one_snapshot(catalog: Catalog) -> Non
         ("day=max_pt(),hour=max_pt()", [6]),
         ("day=2024-01-02,hour=7; hour=8, day=2024-01-01", [2, 4]),
         ("day=2001-01-01,hour=1", []),
-        ("day=2024-01-03; hour=8", [2, 5, 6]),
     ],
 )
 def test_some_partitions(catalog: Catalog, choice: str, found: list[int]) -> None:
@@ -139,7 +138,7 @@ def test_some_partitions(catalog: Catalog, choice: str, found: list[int]) -> Non
     catalog.sql(f"ALTER TABLE p SET ('scan.partitions' = '{choice}')")
     assert rows(catalog, "SELECT v FROM p") == [(v,) for v in found]
     with pytest.raises(InvalidInputError, match=r"'scan.partitions': column 'hour': expected a value of type int32"):
-        rows(catalog, "SELECT v FROM p /*+ OPTIONS('scan.partitions' = 'hour=x') */")
+        rows(catalog, "SELECT v FROM p /*+ OPTIONS('scan.partitions' = 'day=2024-01-01,hour=x') */")
     catalog.sql("ALTER TABLE p RESET ('scan.partitions')")
     assert rows(catalog, "SELECT v FROM p") == [(v,) for v in range(1, 7)]
 

@@ -21,7 +21,7 @@ _NEWEST: Final = "max_pt()"
 _COUNTS: Final = {_NEWEST: 1, "max_two_pt()": 2}
 _EXPECTED: Final = (
     "'max_pt()' or 'max_two_pt()', the newest partitions, 'a=max_pt(),b=max_pt()', the newest by the first columns, or "
-    "partitions by values of some or all columns: 'a=x,b=1;a=y'"
+    "partitions with a value for each column: 'a=x,b=1;a=y,b=2'"
 )
 
 
@@ -32,7 +32,7 @@ class PartitionChoice:
     Attributes:
         by: the columns by whose greatest values partitions are chosen; empty if ``values`` are given.
         count: how many of these values.
-        values: for each given partition, or part of one, the columns and their values as texts.
+        values: for each given partition, the columns and their values as texts.
     """
 
     by: tuple[str, ...]
@@ -57,7 +57,7 @@ class PartitionChoice:
             by = tuple(chosen[0])
             if by == columns[: len(by)]:
                 return cls(by, 1, ())
-        elif all(set(each) <= set(columns) for each in chosen):
+        elif all(set(each) == set(columns) for each in chosen):
             return cls((), 0, tuple(tuple(each.items()) for each in chosen))
         msg = f"expected {_EXPECTED}; the partition columns are {', '.join(columns)}; got '{text}'."
         raise InvalidInputError(msg)
