@@ -7,7 +7,7 @@ import os
 import posixpath
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -45,6 +45,31 @@ class StoredFile:
     name: str
     size: int
     modified_ms: int
+
+
+def read_together(filesystem: fsspec.AbstractFileSystem, paths: Sequence[str]) -> dict[str, bytes]:
+    """Read whole small files, side by side.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        UnavailableError: the file system does not answer or refuses a request.
+    """
+    found = filesystem.cat(list(paths), on_error="return", **_in_one_request(filesystem)) if paths else {}
+    # The keys of what is found lack the scheme.
+    texts = {path: found[filesystem._strip_protocol(path)] for path in paths}  # noqa: SLF001
+    for path, text in texts.items():
+        if isinstance(text, FileNotFoundError):
+            raise text
+        if isinstance(text, Exception):
+            with _answering(path, "read"):
+                raise text
+    return texts
+
+
+def _in_one_request(filesystem: fsspec.AbstractFileSystem) -> dict[str, int]:
+    """Return the options with which a file system reads a whole file in one request."""
+    # s3fs would ask for the size first, to read the parts of a large file at once.
+    return {"max_concurrency": 1} if "s3" in filesystem.protocol else {}
 
 
 @dataclass(frozen=True)
@@ -120,11 +145,9 @@ class Storage:
         Raises:
             UnavailableError: the file system does not answer or refuses the request.
         """
-        # s3fs would ask for the size first, to read the parts of a large file at once.
-        whole = {"max_concurrency": 1} if "s3" in self.filesystem.protocol else {}
         with _answering(self.path(name), "read"):
             try:
-                return bytes(self.filesystem.cat_file(self.path(name), **whole))
+                return bytes(self.filesystem.cat_file(self.path(name), **_in_one_request(self.filesystem)))
             except FileNotFoundError:
                 return None
 

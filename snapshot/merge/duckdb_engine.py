@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import fsspec
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.merge.remote_files import RemoteFiles
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.nested_nulls import cast_to
 from snapshot.schema.system_columns import relabelled
@@ -145,12 +144,17 @@ def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
     return f"read_parquet(?, schema = MAP {{{schema}}}, hive_partitioning = false)"
 
 
-def file_argument(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
-    """Return a path for DuckDB: glob characters are escaped, and a path for fsspec keeps its scheme."""
-    if filesystem is not None and not isinstance(filesystem, LocalFileSystem):
-        scheme, separator, rest = str(filesystem.unstrip_protocol(path)).partition("://")
-        return f"{scheme}{separator}{_unglobbed(rest)}"
-    return _unglobbed(path.removeprefix("file://"))
+def file_arguments(sizes: Mapping[str, int], remote: RemoteFiles | None) -> list[str]:
+    """Return files, given by path with their sizes, as DuckDB takes them; those of an object store are fetched.
+
+    Raises:
+        FileNotFoundError: a file in an object store does not exist.
+    """
+    if remote is not None:
+        paths = {str(remote.unstrip_protocol(path)): size for path, size in sizes.items()}
+        remote.fetch(paths)
+        return list(paths)
+    return [_unglobbed(path.removeprefix("file://")) for path in sizes]
 
 
 def _unglobbed(path: str) -> str:
@@ -172,7 +176,7 @@ class _Database:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _opened(memory_limit: str, filesystem: fsspec.AbstractFileSystem | None, parent: str | None) -> _Database:
+def _opened(memory_limit: str, parent: str | None) -> _Database:
     """Return a DuckDB with one thread and bounded memory that spills to a folder of its own."""
     folder = Path(_private_folder() if parent is None else parent) / uuid.uuid4().hex
     connection = connect(
@@ -183,8 +187,6 @@ def _opened(memory_limit: str, filesystem: fsspec.AbstractFileSystem | None, par
         # DuckDB estimates a scan with a declared schema at one row and would hash the base instead of the changes.
         disabled_optimizers="build_side_probe_side,join_order",
     )
-    if filesystem is not None:
-        connection.register_filesystem(filesystem)
     return _Database(connection, folder)
 
 
@@ -203,7 +205,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def spilling(
-    *, memory_limit: str, filesystem: fsspec.AbstractFileSystem | None = None, parent: str | None = None
+    *, memory_limit: str, remote: RemoteFiles | None = None, parent: str | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a DuckDB session in UTC with one thread and bounded memory, which spills to a folder; remove the folder.
 
@@ -212,16 +214,19 @@ def spilling(
 
     Args:
         memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
-        filesystem: Opens paths that are not local; None when all are.
+        remote: Opens paths that are not local; None when all are.
         parent: Folder in which to create the temporary folder; None for the system's.
     """
-    remote = None if filesystem is None or isinstance(filesystem, LocalFileSystem) else filesystem
-    kind = (memory_limit, remote, parent)
+    kind = (memory_limit, parent)
     database: _Database = take(kind) or _opened(*kind)
     try:
         with interruptible(), database.connection.cursor() as session:
             session.execute("SET TimeZone = 'UTC'")
+            if remote is not None:
+                session.register_filesystem(remote)
             yield session
+            for name in session.list_filesystems():
+                session.unregister_filesystem(name)
     except BaseException:
         database.close()
         raise
@@ -261,9 +266,19 @@ def errors_mapped(what: str) -> Iterator[None]:
     except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
         message = f"{what}: a file does not match the table's schema: {error}"
         raise CorruptedError(message) from error
+    except duckdb.Error as error:
+        first, *lines = str(error).splitlines() or [""]
+        if not first.startswith("Traceback"):
+            raise
+        # An error of the object store, as Python prints it: indented lines, then the error.
+        reason = next((line for line in lines if line and not line.startswith(" ")), first)
+        if reason.startswith("FileNotFoundError"):
+            raise DataLostError(_lost(what, reason)) from error
+        message = f"{what}: a file cannot be read: {reason}. Check the object store, then try again"
+        raise UnavailableError(message) from error
 
 
-def _lost(what: str, error: Exception) -> str:
+def _lost(what: str, error: object) -> str:
     # The first line is DuckDB's message; the query follows.
     reason = str(error).partition("\n")[0]
     return f"{what}: {reason}. {GONE}"

@@ -32,7 +32,7 @@ from snapshot.merge.duckdb_engine import (
     MEMORY_LIMIT,
     bound_list,
     errors_mapped,
-    file_argument,
+    file_arguments,
     load,
     read,
     read_parquet,
@@ -41,6 +41,7 @@ from snapshot.merge.duckdb_engine import (
 )
 from snapshot.merge.key_bitmap import KeyBitmap
 from snapshot.merge.predicate import Predicate
+from snapshot.merge.remote_files import remote_files
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.system_columns import SEQ, SNAPSHOT
 
@@ -60,10 +61,12 @@ class BaseFile:
     Attributes:
         path: Its path in the file system.
         partition_values: Values of the partition columns, which are not in the file, as Python values.
+        size: Its size in bytes; 0 if unknown.
     """
 
     path: str
     partition_values: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,12 @@ class ChangeFile:
     Attributes:
         path: Its path in the file system.
         snapshot: The snapshot that it belongs to.
+        size: Its size in bytes; 0 if unknown.
     """
 
     path: str
     snapshot: int
+    size: int = 0
 
 
 class MergeReader:
@@ -85,6 +90,9 @@ class MergeReader:
     The iterators it returns read as they are consumed, may be open at the same time, and must be consumed before the
     engine is closed. They raise `DataLostError` if a file is missing, `CorruptedError` if a file does not match the
     schema, and `UnavailableError` if the memory limit is too low or a file system operation fails.
+
+    Attributes:
+        remote: What it reads in an object store; None for local files.
     """
 
     def __init__(
@@ -112,14 +120,14 @@ class MergeReader:
         self._in_files = schema if stored is None else stored
         self._primary_key = tuple(primary_key)
         self._memory_limit = memory_limit
-        self._filesystem = filesystem
+        self.remote = remote_files(filesystem)
         self._temp_parent = temp_directory
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Open DuckDB."""
-        opened = spilling(memory_limit=self._memory_limit, filesystem=self._filesystem, parent=self._temp_parent)
+        opened = spilling(memory_limit=self._memory_limit, remote=self.remote, parent=self._temp_parent)
         self._connection = self._stack.enter_context(opened)
         return self
 
@@ -324,7 +332,8 @@ class MergeReader:
                 selected.append(f"{expression} AS {self._internal(name)}")
                 parameters.append(parameter)
         source = f"SELECT {', '.join(selected)} FROM {read_parquet(self._stored(stored))}"
-        parameters += [[file_argument(file.path, self._filesystem) for file in files], *predicate.parameters]
+        paths = file_arguments({file.path: file.size for file in files}, self.remote)
+        parameters += [paths, *predicate.parameters]
         sql = f"SELECT {self._list(wanted.names, 'base.')} FROM ({source}) AS base"
         if asked:
             sql += f" SEMI JOIN asked ON {self._same_key('asked', 'base')}"
@@ -359,10 +368,10 @@ class MergeReader:
     def _changes_in_order(
         self, files: Sequence[ChangeFile], columns: Sequence[str], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        source, parameters = self._scan_changes(files, columns)
         snapshots = sorted({file.snapshot for file in files})
         selected = ", ".join([*map(self._internal, columns), KIND, f"list_extract(?::BIGINT[], {RANK} + 1)"])
         with errors_mapped("changes"), self._cursor() as cursor:
+            source, parameters = self._scan_changes(files, columns)
             sql = f"SELECT {selected} FROM {source} ORDER BY {RANK}, {SEQ}"
             yield from read(cursor, sql, [snapshots, *parameters], schema)
 
@@ -373,7 +382,7 @@ class MergeReader:
         rank = f"list_extract(?::INTEGER[], {_PLACE}) AS {RANK}"
         scan = read_parquet([*self._stored(columns), (KIND, KIND, "TINYINT"), (SEQ, SEQ, "BIGINT")])
         selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank])
-        paths = [file_argument(file.path, self._filesystem) for file in files]
+        paths = file_arguments({file.path: file.size for file in files}, self.remote)
         return f"(SELECT {selected} FROM {scan})", [[ranks[file.snapshot] for file in files], paths]
 
     def _change_schema(self, wanted: pa.Schema, last: pa.Field) -> pa.Schema:

@@ -57,12 +57,11 @@ class BucketDifference:
         Yields:
             The table's columns (of a delete, only the key), ``_kind`` and ``_seq``.
         """
-        filesystem = None if self.storage.is_local else self.storage.filesystem
         with (
             errors_mapped("compare two snapshots"),
             spilling(memory_limit=_MEMORY) as session,
             MergeReader(
-                self.spec.arrow, self.spec.primary_key, stored=self.spec.physical, filesystem=filesystem
+                self.spec.arrow, self.spec.primary_key, stored=self.spec.physical, filesystem=self.storage.filesystem
             ) as engine,
         ):
             asked = None if self.between is None else self._keys(session, engine, self.between)
@@ -115,12 +114,11 @@ class FilesDifference:
         Yields:
             The table's columns and ``_kind``: first the deleted rows, then the inserted ones.
         """
-        filesystem = None if self.storage.is_local else self.storage.filesystem
         schema = self.spec.change_columns.named.append(pa.field(KIND, pa.int8()))
         with (
             errors_mapped("compare the files of another writer's commit"),
             spilling(memory_limit=_MEMORY) as session,
-            MergeReader(self.spec.arrow, (), stored=self.spec.physical, filesystem=filesystem) as engine,
+            MergeReader(self.spec.arrow, (), stored=self.spec.physical, filesystem=self.storage.filesystem) as engine,
         ):
             for name, files in (("gone", self.gone), ("come", self.come)):
                 load_numbered(session, name, self.spec.arrow, engine.merged(files, ()))

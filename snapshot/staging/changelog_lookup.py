@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import duckdb
-import fsspec
 import pyarrow as pa
 
 from snapshot.arrow_slices import unsliced
@@ -54,7 +53,7 @@ class Lookup:
         spec: the table.
         base: for each bucket, its base files.
         changes: for each bucket, the change files not yet merged into the base.
-        tombstones: for each bucket, the paths of its tombstone files (``parquet_writer.py``).
+        tombstones: for each bucket, the sizes of its tombstone files (``parquet_writer.py``) by their paths.
     """
 
     snapshot: int
@@ -62,7 +61,7 @@ class Lookup:
     spec: TableSpec
     base: Mapping[int, tuple[BaseFile, ...]]
     changes: Mapping[int, tuple[ChangeFile, ...]]
-    tombstones: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    tombstones: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     def resolve(
         self,
@@ -92,8 +91,8 @@ class Lookup:
         Raises:
             InvalidInputError: a merged value cannot be stored.
         """
-        opened = spilling(memory_limit=_MEMORY, filesystem=self._filesystem)
-        with opened as session, self._engine() as engine, errors_mapped("look up replaced rows"):
+        mapped = errors_mapped("look up replaced rows")
+        with self._engine() as engine, spilling(memory_limit=_MEMORY, remote=engine.remote) as session, mapped:
             buckets: dict[int, None] = {}
             for bucket, part in parts:
                 if bucket not in buckets:
@@ -145,15 +144,11 @@ class Lookup:
             old = self._rows(engine, bucket, asked)
         load_numbered(session, "old", self.spec.arrow, old)
         if rule.buries and rule.merges:
-            load_graves(session, self.spec, rule, self.tombstones.get(bucket, ()), self.storage, f"new{bucket}")
+            load_graves(session, self.spec, rule, self.tombstones.get(bucket, {}), engine.remote, f"new{bucket}")
 
     def _engine(self) -> MergeReader:
         spec = self.spec
-        return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self._filesystem)
-
-    @property
-    def _filesystem(self) -> fsspec.AbstractFileSystem | None:
-        return None if self.storage.is_local else self.storage.filesystem
+        return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self.storage.filesystem)
 
 
 def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:

@@ -6,16 +6,17 @@ tombstone does not mean that the key has no row, only that rows with a smaller s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
 
 from snapshot.delta.log import DataFile
-from snapshot.merge.duckdb_engine import errors_mapped, file_argument, read, read_parquet, spilling, type_name
+from snapshot.merge.duckdb_engine import errors_mapped, file_arguments, read, read_parquet, spilling, type_name
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.merge.numbered_columns import keys_of, names_in, same_key
+from snapshot.merge.remote_files import RemoteFiles, remote_files
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
 from snapshot.staging.parquet_writer import TOMBSTONES, ParquetFiles, removed_on_error
@@ -35,19 +36,19 @@ def load_graves(
     session: duckdb.DuckDBPyConnection,
     spec: TableSpec,
     rule: MergeRule,
-    paths: Sequence[str],
-    storage: Storage,
+    sizes: Mapping[str, int],
+    remote: RemoteFiles | None,
     new: str,
 ) -> None:
     """Create the table ``graves`` (numbered key and sequence columns) of the tombstones with keys in ``new``."""
-    if not paths:
+    if not sizes:
         kinds = [f"NULL::{kind} AS {inner}" for _, inner, kind in _columns(spec, rule)]
         session.execute(f"CREATE OR REPLACE TEMP TABLE graves AS SELECT {', '.join(kinds)} WHERE FALSE")
         return
     session.execute(
         f"CREATE OR REPLACE TEMP TABLE graves AS SELECT * FROM {read_parquet(_columns(spec, rule))} AS tombstones "
         f"SEMI JOIN {new} AS new ON {same_key(keys_of(spec), 'new', 'tombstones')}",
-        [_files(paths, storage)],
+        [file_arguments(sizes, remote)],
     )
 
 
@@ -95,11 +96,11 @@ def gather(task: GatherTask) -> list[DataFile]:
         target_bytes=task.target_bytes,
         differences=True,
     )
-    filesystem = None if task.storage.is_local else task.storage.filesystem
-    paths = [task.storage.path(file.path) for file in task.files]
+    remote = remote_files(task.storage.filesystem)
+    sizes = {task.storage.path(file.path): file.size for file in task.files}
     with removed_on_error({0: writer}, task.storage), errors_mapped("gather tombstones"):
-        with spilling(memory_limit=_MEMORY, filesystem=filesystem) as session:
-            for rows in read(session, sql, [_files(paths, task.storage), task.staged_after_ms], schema):
+        with spilling(memory_limit=_MEMORY, remote=remote) as session:
+            for rows in read(session, sql, [file_arguments(sizes, remote), task.staged_after_ms], schema):
                 writer.write(rows)
         return writer.close()
 
@@ -108,7 +109,3 @@ def _columns(spec: TableSpec, rule: MergeRule) -> list[tuple[str, str, str]]:
     names = [*spec.primary_key, *rule.buries]
     kinds = [type_name(spec.arrow.field(name).type) for name in names]
     return list(zip(names, names_in(spec, names), kinds, strict=True))
-
-
-def _files(paths: Sequence[str], storage: Storage) -> list[str]:
-    return [file_argument(path, None if storage.is_local else storage.filesystem) for path in paths]

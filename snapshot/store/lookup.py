@@ -23,7 +23,7 @@ def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
     base = {b: tuple(base_file(table, f) for f in held) for b, held in by_bucket(layout.base).items()}
     changes = {b: tuple(map(table.change_file, held)) for b, held in by_bucket(layout.changes).items()}
     path_of = table.log.storage.path
-    tombstones = {b: tuple(path_of(f.path) for f in held) for b, held in by_bucket(layout.tombstones).items()}
+    tombstones = {b: {path_of(f.path): f.size for f in held} for b, held in by_bucket(layout.tombstones).items()}
     return Lookup(snapshot_id, table.storage, table.spec, base, changes, tombstones)
 
 
@@ -32,7 +32,7 @@ def base_file(table: TableFiles, file: DataFile) -> BaseFile:
     values = {
         name: _value(file.partition.get(name), table.spec.arrow.field(name).type) for name in table.spec.partition_by
     }
-    return BaseFile(table.storage.path(file.path), values)
+    return BaseFile(table.storage.path(file.path), values, file.size)
 
 
 def by_bucket(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:

@@ -468,7 +468,7 @@ class TableFiles:
 
     def change_file(self, file: DataFile) -> ChangeFile:
         """Return a change file in the form that ``MergeReader`` reads."""
-        return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0))
+        return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0), file.size)
 
     @cached_property
     def change_schema(self) -> pa.Schema:

@@ -144,7 +144,6 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
 
 def _combine_bucket(task: MinorTask) -> str:
     """Write the last change of each key of a bucket. Runs in a task."""
-    filesystem = None if task.storage.is_local else task.storage.filesystem
     schema = stored_change_schema(task.spec)
     writer = ParquetFiles(
         task.storage.child(CHANGES),
@@ -155,10 +154,9 @@ def _combine_bucket(task: MinorTask) -> str:
         sought=task.spec.primary_key,
         differences=True,
     )
-    with (
-        removed_on_error({0: writer}, task.storage),
-        MergeReader(task.spec.arrow, task.spec.primary_key, stored=task.spec.physical, filesystem=filesystem) as engine,
-    ):
+    spec, files = task.spec, task.storage.filesystem
+    engine = MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=files)
+    with removed_on_error({0: writer}, task.storage), engine:
         for batch in engine.last_changes(task.changes):
             writer.write(relabelled(batch, schema))
         return json.dumps([asdict(file) for file in writer.close()])

@@ -45,8 +45,9 @@ class MergedSplit:
         if plain is not None:
             yield from plain
             return
-        filesystem = None if self.storage.is_local else self.storage.filesystem
-        with MergeReader(self.schema, self.primary_key, stored=self.stored, filesystem=filesystem) as engine:
+        with MergeReader(
+            self.schema, self.primary_key, stored=self.stored, filesystem=self.storage.filesystem
+        ) as engine:
             yield from engine.merged(
                 self.base,
                 self.changes,
@@ -77,8 +78,7 @@ class ChangedKeysSplit:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield each key once: the key's columns, in schema order."""
-        filesystem = None if self.storage.is_local else self.storage.filesystem
-        with MergeReader(self.schema, self.primary_key, filesystem=filesystem) as engine:
+        with MergeReader(self.schema, self.primary_key, filesystem=self.storage.filesystem) as engine:
             yield from engine.changed_keys(self.changes)
 
 

@@ -18,11 +18,12 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, IsNull, LessThan, Not
 
-from snapshot.errors import CorruptedError, DataLostError, InvalidInputError
+from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.merge.deduplicate import last_of_few
 from snapshot.merge.duckdb_engine import spilling
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
@@ -323,6 +324,63 @@ def test_files_on_another_file_system(tmp_path: Path) -> None:
         for scheme in ("", "memory://"):
             files = [BaseFile(f"{scheme}/lake/a b=1/base.parquet")], [ChangeFile(f"{scheme}/lake/[q]*?.parquet", 1)]
             assert rows_of(engine.merged(*files), SCHEMA) == [(2, "mon", 2)]
+
+
+class Failing(MemoryFileSystem):
+    """A file system that finds files and then fails to open them."""
+
+    cachable = False
+    error: Exception | None = None
+
+    def _open(self, path: str, *args: Any, **options: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return super()._open(path, *args, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "mapped", "match"),
+    [
+        (
+            ConnectionResetError("reset by peer"),
+            UnavailableError,
+            r"merge: a file .*ConnectionResetError: reset by peer\. Check",
+        ),
+        (
+            FileNotFoundError("base.parquet"),
+            DataLostError,
+            r"merge: FileNotFoundError: base\.parquet\. A file of the sna",
+        ),
+    ],
+)
+def test_an_object_store_that_fails_while_duckdb_reads_gives_one_message(
+    tmp_path: Path, error: Exception, mapped: type[Exception], match: str
+) -> None:
+    store = Failing()
+    store.pipe_file("/lake/base.parquet", Path(write(tmp_path, [(1, "mon", 1)], SCHEMA)).read_bytes())
+    # Its size is not known, so it is not read before DuckDB opens it.
+    base = [BaseFile("/lake/base.parquet")]
+    with MergeReader(SCHEMA, ["id"], filesystem=store) as engine:
+        assert rows_of(engine.merged(base, []), SCHEMA) == [(1, "mon", 1)]
+    store.error = error
+    with pytest.raises(mapped, match=match), MergeReader(SCHEMA, ["id"], filesystem=store) as engine:
+        list(engine.merged(base, []))
+
+
+def test_small_files_of_an_object_store_are_read_at_once_and_missed_before_duckdb_reads(tmp_path: Path) -> None:
+    store = Failing()
+    rows = Path(write(tmp_path, [(1, "mon", 1)], SCHEMA)).read_bytes()
+    store.pipe_file("/lake/base.parquet", rows)
+    base = [BaseFile("/lake/base.parquet", {}, len(rows))]
+    with MergeReader(SCHEMA, ["id"], filesystem=store) as engine:
+        assert rows_of(engine.merged(base, []), SCHEMA) == [(1, "mon", 1)]
+        store.error = AssertionError("opened again")
+        assert rows_of(engine.merged(base, []), SCHEMA) == [(1, "mon", 1)]
+        with pytest.raises(DataLostError, match=r"/lake/gone\.parquet"):
+            list(engine.merged([BaseFile("/lake/gone.parquet", {}, 5)], []))
+    store.rm_file("/lake/base.parquet")
+    with pytest.raises(DataLostError), MergeReader(SCHEMA, ["id"], filesystem=store) as engine:
+        list(engine.merged(base, []))
 
 
 def test_the_hash_table_holds_the_changes_and_the_base_is_filtered_in_its_scan(tmp_path: Path) -> None:

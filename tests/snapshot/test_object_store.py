@@ -46,16 +46,13 @@ from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
 ONE_ROW_MAX = 7
 """Requests for a write of one row: two puts, and what proves that the row is in the table before it is acknowledged."""
-READ_MAX, READ_SNAPSHOT_MAX = 30, 14
-"""Requests to open a table and merge one-row snapshots: of these, an entry and a file for each, which DuckDB looks up
-several times."""
-COMPACT_MAX, COMPACT_SNAPSHOT_MAX = 60, 12
+READ_MAX, READ_SNAPSHOT_MAX = 30, 4
+"""Requests to open a table and merge one-row snapshots: of these, an entry and a file for each."""
+COMPACT_MAX, COMPACT_SNAPSHOT_MAX = 45, 4
 PUBLISHED_ROW_MAX = 12
 """The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
 LOOK_MAX = 2
 """Requests of a stream to find nothing new: whether the newest entry is still there, and the next one still absent."""
-
-
 SERVICE_LOOK_MAX = 4
 """Requests of ``tablestore serve`` for each of its looks at a table: the same for the table and for its log."""
 

@@ -1,0 +1,77 @@
+"""What DuckDB sees of the table's files in an object store: it looks each up several times, and they never change."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import IO, Any, Final
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from snapshot.storage import read_together
+
+_WHOLE_BYTES_MAX: Final = 1 << 20
+"""A file up to this size is read whole, in one request."""
+_HELD_BYTES_MAX: Final = 16 << 20
+"""Size of all files together that are read whole and held."""
+_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RemoteFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The files of one DuckDB session. Small ones are read side by side, in one request each, before DuckDB asks.
+
+    Attributes:
+        protocol: the schemes of their addresses.
+    """
+
+    cachable = False
+
+    def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
+        """Show files of ``filesystem``; none is read yet."""
+        super().__init__()
+        self.protocol = filesystem.protocol
+        self._filesystem = filesystem
+        self._held: dict[str, bytes] = {}
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        """Read those files that are small.
+
+        Args:
+            sizes: the sizes of the files that DuckDB is going to read, by their paths; 0 if unknown.
+
+        Raises:
+            FileNotFoundError: a small file does not exist.
+            UnavailableError: the store does not answer or refuses a request.
+        """
+        room = _HELD_BYTES_MAX - sum(map(len, self._held.values()))
+        small = list[str]()
+        for path, size in sizes.items():
+            if path not in self._held and 0 < size <= min(_WHOLE_BYTES_MAX, room):
+                small.append(path)
+                room -= size
+        self._held |= read_together(self._filesystem, small)
+
+    def glob(self, path: str, **options: Any) -> list[str]:
+        """Return the path: what DuckDB reads is listed by name."""
+        return [path]
+
+    def size(self, path: str) -> int:
+        """Return the size of a file."""
+        text = self._held.get(path)
+        return int(self._filesystem.size(path)) if text is None else len(text)
+
+    def modified(self, path: str) -> datetime:
+        """Return one time for all files, which never change."""
+        return _TIME
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> IO[bytes]:
+        """Open a file to read it."""
+        text = self._held.get(path)
+        return self._filesystem.open(path, mode, **options) if text is None else io.BytesIO(text)
+
+
+def remote_files(filesystem: fsspec.AbstractFileSystem | None) -> RemoteFiles | None:
+    """Return what DuckDB sees of a file system; None if it is the local one, which DuckDB reads by itself."""
+    return None if filesystem is None or isinstance(filesystem, LocalFileSystem) else RemoteFiles(filesystem)
