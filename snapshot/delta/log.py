@@ -191,8 +191,11 @@ class DeltaLog:
             NotFoundError: the version no longer exists.
             InvalidInputError: the table requires a reader feature that this program does not support.
         """
-        state = self._readable(self._fresh())
-        first = state.base.version
+        state = self._state
+        # What a version lists never changes.
+        if state is None or version is None or version > state.version:
+            state = self._fresh()
+        first = self._readable(state).base.version
         if version is None or first <= version <= state.version:
             with delta_errors(self.storage.root):
                 base_files = state.base.files
@@ -218,8 +221,7 @@ class DeltaLog:
             DataLostError: Delta's log retention has removed the version's file.
             CorruptedError: the version's file is damaged.
         """
-        held = self._state.followed(version) if self._state is not None and not fresh else None
-        commit = held or self._entry(version)
+        commit = self._entry(version, fresh=fresh)
         if commit is None:
             msg = (
                 f"{self.storage.root}: the log entry of version {version} is gone (delta.logRetentionDuration); "
@@ -242,10 +244,10 @@ class DeltaLog:
         newest = self.version()
         return oldest + bisect_left(range(oldest, newest), x=True, key=self.has_entry)
 
-    def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
-        """Yield commits from ``newest`` down to ``oldest``, stopping where log retention has removed the entries."""
+    def commits(self, newest: int, oldest: int = 0, *, fresh: bool = True) -> Iterator[Commit]:
+        """Yield commits from ``newest`` down to ``oldest``, until log retention has removed one; as ``commit_at``."""
         for version in range(newest, oldest - 1, -1):
-            commit = self._entry(version)
+            commit = self._entry(version, fresh=fresh)
             if commit is None:
                 return
             yield commit
@@ -483,7 +485,9 @@ class DeltaLog:
         self._state = DeltaState(base)
         return self._state
 
-    def _entry(self, version: int) -> Commit | None:
+    def _entry(self, version: int, *, fresh: bool = True) -> Commit | None:
+        if self._state is not None and not fresh and (held := self._state.followed(version)) is not None:
+            return held
         text = self.storage.read(entry_of(version))
         return None if text is None else self._parsed(version, text)
 

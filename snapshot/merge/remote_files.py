@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from glob import has_magic
 from typing import IO, Any, Final
 
 import fsspec
@@ -48,7 +49,8 @@ class RemoteFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         room = _HELD_BYTES_MAX - sum(map(len, self._held.values()))
         small = list[str]()
         for path, size in sizes.items():
-            if path not in self._held and 0 < size <= min(_WHOLE_BYTES_MAX, room):
+            # fsspec takes some characters for a pattern when it reads several files.
+            if path not in self._held and 0 < size <= min(_WHOLE_BYTES_MAX, room) and not has_magic(path):
                 small.append(path)
                 room -= size
         self._held |= read_together(self._filesystem, small)

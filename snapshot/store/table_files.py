@@ -360,7 +360,7 @@ class TableFiles:
         """
         candidate: int | None = None
         others: list[Commit] = []
-        for commit in self.base_table.commits(self.base_table.version()):
+        for commit in self.base_table.commits(self.base_table.version(), fresh=False):
             candidate = commit.version if candidate is None else candidate
             merged = commit.info.get(MERGED_THROUGH)
             if merged is None:

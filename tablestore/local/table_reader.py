@@ -353,7 +353,7 @@ class LocalTableReader:
         return self._now().verify(progress, from_snapshot)
 
     def _snapshot(self, snapshot: Point | None, timestamp: Time | None, tag: str | None) -> int:
-        return chosen_snapshot(self._now().files, snapshot, timestamp, tag)
+        return chosen_snapshot(self._now().files, snapshot, timestamp, tag, fresh=False)
 
     def _now(self) -> TableContext:
         """Refresh the table's definition and return the table."""

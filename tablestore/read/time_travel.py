@@ -41,8 +41,12 @@ def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
     return files.snapshot_as_of(timestamp_millis(point))
 
 
-def chosen_snapshot(files: TableFiles, snapshot: Point | None, timestamp: Time | None, tag: str | None) -> int:
+def chosen_snapshot(
+    files: TableFiles, snapshot: Point | None, timestamp: Time | None, tag: str | None, *, fresh: bool = True
+) -> int:
     """Return the id of the snapshot that a read's arguments choose; without any, of the newest.
+
+    ``fresh`` is as in ``TableFiles.latest``.
 
     Raises:
         NotFoundError: there is no such snapshot or tag, or it has expired.
@@ -55,7 +59,7 @@ def chosen_snapshot(files: TableFiles, snapshot: Point | None, timestamp: Time |
         return files.snapshot_as_of(timestamp_millis(timestamp)).id
     if tag is not None:
         return files.tags.get(tag).snapshot.id
-    return files.latest() if snapshot is None else snapshot_at(files, snapshot).id
+    return files.latest(fresh=fresh) if snapshot is None else snapshot_at(files, snapshot).id
 
 
 def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int]:

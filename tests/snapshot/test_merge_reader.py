@@ -314,15 +314,14 @@ def test_a_thousand_change_files_and_several_in_one_snapshot(tmp_path: Path) -> 
 
 def test_files_on_another_file_system(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
-    base, change = (
-        write(tmp_path, [(1, "mon", 1), (2, "mon", 2)], SCHEMA),
-        write(tmp_path, [(1, None, None, 3, 0)], change_schema(SCHEMA)),
-    )
-    memory.pipe_file("/lake/a b=1/base.parquet", Path(base).read_bytes())
+    rows = write(tmp_path, [(1, "mon", 1), (2, "mon", 2)], SCHEMA)
+    change = write(tmp_path, [(1, None, None, 3, 0)], change_schema(SCHEMA))
+    memory.pipe_file("/lake/a b=1/base.parquet", Path(rows).read_bytes())
     memory.pipe_file("/lake/[q]*?.parquet", Path(change).read_bytes())
     with MergeReader(SCHEMA, ["id"], filesystem=memory) as engine:
-        for scheme in ("", "memory://"):
-            files = [BaseFile(f"{scheme}/lake/a b=1/base.parquet")], [ChangeFile(f"{scheme}/lake/[q]*?.parquet", 1)]
+        for scheme, size in itertools.product(("", "memory://"), (0, 1)):
+            base = BaseFile(f"{scheme}/lake/a b=1/base.parquet", {}, size)
+            files = [base], [ChangeFile(f"{scheme}/lake/[q]*?.parquet", 1, size)]
             assert rows_of(engine.merged(*files), SCHEMA) == [(2, "mon", 2)]
 
 

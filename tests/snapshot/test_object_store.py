@@ -51,6 +51,8 @@ READ_MAX, READ_SNAPSHOT_MAX = 30, 4
 COMPACT_MAX, COMPACT_SNAPSHOT_MAX = 45, 4
 PUBLISHED_ROW_MAX = 12
 """The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
+LOOKUP_MAX = 6
+"""Requests for the row of a key in a table that is open: what is newest in its two Delta logs, and a file."""
 LOOK_MAX = 2
 """Requests of a stream to find nothing new: whether the newest entry is still there, and the next one still absent."""
 SERVICE_LOOK_MAX = 4
@@ -189,6 +191,24 @@ def test_reads_and_compactions_cost_a_bounded_number_of_requests_for_each_snapsh
     compact(TableContext.open(path), run_here)
     seen = requests_since(endpoint)
     assert len(seen) <= COMPACT_MAX + COMPACT_SNAPSHOT_MAX * 8, "\n".join(seen)
+
+
+def test_a_lookup_in_an_open_table_looks_once_and_sees_what_others_wrote(lake: str) -> None:
+    endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
+    context = make(path, ("id",))
+    writer = Writer(context, None)
+    write(writer, [(1, "a")])
+    compact(context, run_here)
+    table = open_local(path)
+    assert table.get(1) == {"id": 1, "v": "a"}
+    write(writer, [(1, "b"), (2, "b")])
+    assert table.get(1) == {"id": 1, "v": "b"}
+    requests_since(endpoint)
+    assert table.get(1) == {"id": 1, "v": "b"}
+    seen = requests_since(endpoint)
+    assert len(seen) <= LOOKUP_MAX, "\n".join(seen)
+    compact(context, run_here)
+    assert table.get(2) == {"id": 2, "v": "b"}
 
 
 @pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
