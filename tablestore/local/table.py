@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -124,6 +125,11 @@ class LocalTable(LocalTableReader):
         """Do not call this directly; use ``open_local``."""
         super().__init__(LocalHandle(table))
         self.maintenance = Maintenance(self._handle)
+
+    def __reduce__(self) -> tuple[Callable[[str], LocalTable], tuple[str]]:
+        """Pickle how the table is opened, client options included: another process gets a handle of its own."""
+        table = self._table
+        return partial(open_local, options=table.runtime, allow_references=table.allowed.entries), (self.path,)
 
     @property
     def alter(self) -> Alter:

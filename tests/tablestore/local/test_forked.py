@@ -1,7 +1,9 @@
-"""Processes forked from one that has used a table: refused, since each would lose rows of the other, but they end."""
+"""Other processes: one forked after its parent has used a table is refused, since each would lose rows of the other."""
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from log_system.local_kafka.owned import LocalKafka
-from tablestore import create_local
+from tablestore import LocalTable, create_local
 from tests.harness.waiting import PATIENCE_SECONDS
 
 FORKS = """
@@ -84,6 +86,29 @@ def test_processes_that_open_the_table_themselves_may_be_forked(tmp_path: Path) 
         capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=Path.cwd(), check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["[1, 2, 3, 4, 5, 6]", "6"]
+
+
+def write_one(table: LocalTable, number: int) -> int:
+    with table:
+        written = table.write([{"id": number}])
+    assert written is not None
+    return written.id
+
+
+def test_a_table_passed_to_another_process_is_opened_there(
+    tmp_path: Path, kafka: LocalKafka, topic: Callable[[], str]
+) -> None:
+    stored = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic(), "bucket": 1}
+    given = {"kafka.client.id": "someone", "kafka.sasl.password": "hidden"}
+    with create_local(
+        tmp_path / "t", "id bigint not null", primary_key="id", log_system="kafka", options=stored, client_options=given
+    ) as table:
+        table.write([{"id": 0}])
+        assert pickle.loads(pickle.dumps(table))._table.runtime == table._table.runtime
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            assert sorted(pool.starmap(write_one, [(table, 1), (table, 2)])) == [2, 3]
+        assert table.count() == 3
+        assert table.verify().ok
 
 
 ENDS = """
