@@ -138,8 +138,8 @@ class Report:
         path: the table's folder.
         differences: the differences, at most ``DIFFERENCES_MAX``.
         more: number of further differences.
-        pending: snapshots that are committed but not yet published. This is no damage: the next write or ``recover()``
-            publishes them.
+        pending: snapshots that are committed but not yet published, if any of them has changes. This is no damage: the
+            next write or ``recover()`` publishes them.
         notes: what was not compared, and why.
         snapshots: number of snapshots compared.
         records: number of records read from the log.

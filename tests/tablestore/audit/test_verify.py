@@ -61,6 +61,17 @@ def test_a_snapshot_not_published_is_pending_and_no_damage(table: Damaged) -> No
     assert "pending: snapshots 5 to 6" in str(report)
 
 
+@only_key
+def test_a_compaction_has_nothing_to_publish(table: Damaged) -> None:
+    context = table.open()
+    compact(context, run_here)
+    assert context.files.latest() > context.newest_visible()
+    report = table.verify()
+    assert (report.ok, report.pending, report.compared.snapshot) == (True, (), context.newest_visible())
+    table.write(7, publish=False)
+    assert table.verify().pending == (5, 6)
+
+
 # The index.
 
 
