@@ -302,7 +302,7 @@ def test_a_precision_is_of_a_timestamp_column(lab: Lab, made: Topics) -> None:
     lab.write(topic, "ts TIMESTAMP", [(moment,)], precision__ts=3)
     assert lab.read(topic, "ts TIMESTAMP", precision__ts=3) == [{"ts": moment}]
     for given, word in [
-        ({"precision__v": 3}, "no timestamp"),
+        ({"precision__v": 3}, "must be a timestamp or a time"),
         ({"precision__x": 3}, "no column"),
         ({"precision__v": 7}, "0 to 6"),
         ({"precision__v__element": 3}, "no column"),
