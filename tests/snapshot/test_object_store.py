@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -216,7 +217,8 @@ def test_a_stream_that_finds_nothing_new_asks_for_two_files_lists_nothing_and_re
     lake: str, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
 ) -> None:
     endpoint, path, rests = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders", list[float]()
-    monkeypatch.setattr("tablestore.streaming.snapshot_stream.time.sleep", rests.append)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=rests.append)
+    monkeypatch.setattr("tablestore.streaming.snapshot_stream.time", clock)
     table = make(path, key)
     write(Writer(table, None), [(1, "a")])
     options = parse_read_options({"path": path, "readChangeFeed": "true"})

@@ -170,7 +170,7 @@ class Readers:
         )
 
     def _ended(self) -> list[str]:
-        return [f"{name}: {str(q.exception())[:600]}" for name, q in self.queries.items() if not q.isActive]
+        return [f"{name}: {str(q.exception())[:4000]}" for name, q in self.queries.items() if not q.isActive]
 
     def _options(self, topic: str) -> dict[str, str]:
         return {"properties.bootstrap.servers": self._servers, "topic": topic}
