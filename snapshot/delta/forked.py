@@ -10,6 +10,11 @@ _users: set[int] = set()
 """The id of the process that uses delta-rs: this one, or one that it was forked from."""
 
 
+def is_forked() -> bool:
+    """Return whether this process was forked from one that has used a table."""
+    return bool(_users) and os.getpid() not in _users
+
+
 def check_process() -> None:
     """Refuse a process that was forked from one that has used a table.
 
@@ -19,12 +24,11 @@ def check_process() -> None:
     Raises:
         InvalidInputError: this is such a process.
     """
-    process = os.getpid()
     if not _users:
-        _users.add(process)
-    elif process not in _users:
+        _users.add(os.getpid())
+    elif is_forked():
         msg = (
-            f"process {process} was forked from process {min(_users)} after that one had used a table. Open the table "
-            "in a new process instead, such as one of multiprocessing.get_context('spawn') or 'forkserver'."
+            f"process {os.getpid()} was forked from process {min(_users)} after that one had used a table. Open the "
+            "table in a new process instead, such as one of multiprocessing.get_context('spawn') or 'forkserver'."
         )
         raise InvalidInputError(msg)

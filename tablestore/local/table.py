@@ -12,6 +12,7 @@ import pyarrow as pa
 from log_system.index import IndexEntry
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
+from snapshot.delta.forked import is_forked
 from snapshot.records import CommitId, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.stage import StagedFile, Stager
@@ -310,10 +311,12 @@ class LocalTable(LocalTableReader):
         """Publish every committed snapshot that the log lacks; see ``TableStore.recover``."""
         return self._handle.recover(skip_foreign)
 
-    @exclusive
     def close(self) -> None:
         """Close the connections to the broker; the next call that needs them opens them again."""
-        self._handle.writer.discard()
+        # In a forked process they are its parent's, and a thread that is not there may hold the lock.
+        if not is_forked():
+            with self._handle.lock:
+                self._handle.writer.discard()
 
     def _write(
         self, data: Tabular, spec: TableSpec, batch: tuple[str, int] | None, keys: Sequence[str] = ()
