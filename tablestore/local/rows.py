@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.spec import TableSpec
+from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import TableFiles
 from tablestore.local.threads import read_splits
 from tablestore.read.split_planner import snapshot_splits
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
 
 
 def reader(
-    files: TableFiles, snapshot: int, wanted: pa.Schema, condition: str | TextPredicate | None, threads: int
+    files: TableFiles,
+    snapshot: int | SnapshotFiles,
+    wanted: pa.Schema,
+    condition: str | TextPredicate | None,
+    threads: int,
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
     """Check a read's arguments and return a function that runs the read; it can be called several times.
 
     Args:
         files: the table.
-        snapshot: the snapshot's id.
+        snapshot: the snapshot's id, or its files.
         wanted: the table's columns to read.
         condition: a condition on rows, as text or parsed; None reads all.
         threads: how many buckets to read concurrently.

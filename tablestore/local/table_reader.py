@@ -13,6 +13,7 @@ import pyarrow as pa
 from log_system.report import Progress, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
+from snapshot.store.snapshot_files import SnapshotFiles
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
 from tablestore.local.handle import LocalHandle
@@ -254,10 +255,10 @@ class LocalTableReader:
         tag: str | None = None,
     ) -> int:
         """Return the row count of a snapshot; without a filter and changes to merge, Delta's statistics suffice."""
-        found = self._snapshot(snapshot, timestamp, tag)
-        known = None if filter else self._known_count(found)
-        if known is not None:
-            return known
+        chosen = self._snapshot(snapshot, timestamp, tag)
+        found = chosen if filter else self._table.files.layout(chosen)
+        if not isinstance(found, int) and not found.changes and all(file.rows >= 0 for file in found.base):
+            return sum(file.rows for file in found.base)
         narrow = list(self.primary_key or self.schema.names)[:1]
         return sum(batch.num_rows for batch in self._reader(narrow, filter, found)())
 
@@ -359,16 +360,8 @@ class LocalTableReader:
         """Refresh the table's definition and return the table."""
         return self._handle.refresh()
 
-    def _known_count(self, snapshot: int) -> int | None:
-        """Return the sum of the files' row counts; None if changes must be merged or a file's row count is unknown."""
-        layout = self._table.files.layout(snapshot)
-        held = None if layout.changes else layout.base
-        if held is None or any(file.rows < 0 for file in held):
-            return None
-        return sum(file.rows for file in held)
-
     def _reader(
-        self, columns: Sequence[str] | None, condition: str | None, snapshot: int
+        self, columns: Sequence[str] | None, condition: str | None, snapshot: int | SnapshotFiles
     ) -> Callable[[], Iterator[pa.RecordBatch]]:
         return reader(self._table.files, snapshot, self.schema_of(columns), condition, self._threads)
 
