@@ -1,7 +1,7 @@
 """Tombstones: keys of deleted rows with their sequence, so that late rows with an older sequence stay deleted.
 
 A write adds a file of tombstones to its commit; compactions merge the files of a bucket and drop old tombstones. A
-tombstone does not mean that the key has no row, only that rows with a smaller sequence are late.
+tombstone does not mean that the key has no row, only that rows with an older sequence are late.
 """
 
 from __future__ import annotations
