@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from log_system.base import LogIdentity
 from log_system.index import IndexEntry, OffsetRange
-from log_system.kafka.client.admin_requests import missing
 from log_system.kafka.client.cluster import delete_groups, has_offsets
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import (
@@ -17,6 +16,7 @@ from log_system.kafka.client.topic import (
     delete_topic,
     describe_topic,
     ensure_topic,
+    existing_ids,
     latest_of,
     latest_offsets,
     topic_ids,
@@ -94,9 +94,7 @@ class TopicStorage:
             UnavailableError: the broker does not respond.
         """
         created = self.ensure()
-        ids = topic_ids(self.client, self.name)
-        if ids is None:
-            raise missing(self.client, self.name)
+        ids = existing_ids(self.client, self.name)
         identity = LogIdentity(created, ids.topic_id, ids.cluster_id)
         note(identity)
         claim(self.client, self.name, ids, table_id)

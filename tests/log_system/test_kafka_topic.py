@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Timer
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from log_system.kafka.client import connect, shared_admin
 from log_system.kafka.client.admin_requests import partitions_led
+from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import (
@@ -24,6 +27,7 @@ from log_system.kafka.client.topic import (
 )
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
+from tablestore import create_local
 
 WANTED: dict[str, Any] = {"partitions": 3, "retention_ms": None, "compacted": False}
 
@@ -220,3 +224,42 @@ def test_a_request_is_repeated_where_the_controller_dies_with_it(
     assert delete_topic(client, name, found.topic_id)
     assert topic_ids(client, name) is None
     assert DyingController.cut_off >= {"create_topics", "delete_topics", "describe_topics", "describe_configs"}
+
+
+class LateBrokers(SharedAdmin):
+    """An admin client of a cluster in which every other broker does not know a topic yet."""
+
+    asked = 0
+
+    def describe_topics(self, *given: Any, **named: Any) -> Any:
+        LateBrokers.asked += 1
+        if LateBrokers.asked % 2:
+            return super().describe_topics(*given, **named)
+        unknown: Future[Any] = Future()
+        unknown.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return {"": unknown}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_table_is_made_while_brokers_do_not_know_its_topic_yet(
+    client: KafkaClient, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setattr(connect, "SharedAdmin", LateBrokers)
+    monkeypatch.setattr(shared_admin, "_open", {})
+    monkeypatch.setattr(LateBrokers, "asked", first)
+    options = {"kafka.bootstrap.servers": client.bootstrap_servers, "kafka.topic": name}
+    with create_local(str(tmp_path / "t"), "id BIGINT", log_system="kafka", options=options) as table:
+        table.write([{"id": 1}])
+        assert table.verify().ok
+    assert LateBrokers.asked > 4
+
+
+def test_a_topic_that_others_are_making_is_waited_for(client: KafkaClient, name: str) -> None:
+    maker = Timer(0.5, lambda: ensure_topic(client, name, **WANTED))
+    maker.start()
+    connector = KafkaClient(client.config, "properties.")
+
+    assert Cluster(connector).partitions([name]) == [(name, 0), (name, 1), (name, 2)]
+    maker.join()
+    with pytest.raises(NotFoundError, match=r"there is no topic 'nowhere' at properties\.bootstrap\.servers"):
+        Cluster(connector).partitions([name, "nowhere"])

@@ -9,8 +9,7 @@ from dataclasses import replace
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, read_index, stale
 from log_system.kafka.bound_log import BoundLog
-from log_system.kafka.client.admin_requests import missing
-from log_system.kafka.client.topic import TopicIds, describe_topic, topic_id, topic_ids
+from log_system.kafka.client.topic import TopicIds, describe_topic, existing_ids, topic_id
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.register import RegisterPosition
@@ -252,9 +251,7 @@ def _keep_ids(table: BoundLog, *, made: bool) -> list[str]:
         What was done.
     """
     log = table.settings
-    ids = topic_ids(log.client, log.topic)
-    if ids is None:
-        raise missing(log.client, log.topic)
+    ids = existing_ids(log.client, log.topic)
     for _ in range(_ATTEMPTS_MAX):
         newest = table.files.latest()
         spec = table.files.spec_at_least(newest)

@@ -26,6 +26,8 @@ from snapshot.errors import NotFoundError
 #: How long brokers may take to propagate a new or deleted topic, or a new leader.
 SETTLE_SECONDS_MAX: Final = 15.0
 SETTLE_STEP_SECONDS: Final = 0.05
+#: How long a topic that should exist is looked for: a broker may not know a new one yet.
+NEW_SECONDS_MAX: Final = 3.0
 
 #: How long a request waits before the brokers are looked up again.
 _LOOK_SECONDS: Final = 0.5
@@ -63,6 +65,11 @@ class TopicShape:
 
 def missing(client: KafkaClient, name: str) -> NotFoundError:
     """Return the error for a topic that should exist but does not."""
+    if client.prefix != "kafka.":
+        return NotFoundError(
+            f"option 'topic': there is no topic '{name}' at {client.prefix}bootstrap.servers="
+            f"'{client.bootstrap_servers}'. Make it first, or correct the name."
+        )
     return NotFoundError(
         f"option 'kafka.topic': there is no topic '{name}' at kafka.bootstrap.servers='{client.bootstrap_servers}'. "
         f"It was deleted, and its records with it, or the table was made with another Kafka cluster. The table's files "
@@ -113,6 +120,20 @@ def look_up(client: KafkaClient, name: str) -> TopicDescription | None:
         )
     except NotFoundError:
         return None
+    return found
+
+
+def expected(client: KafkaClient, name: str, ask: Callable[[KafkaClient, str], T | None]) -> T:
+    """Return an answer about a topic that should exist, asking again while a broker does not know a new one yet.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+    """
+    until = time.monotonic() + min(NEW_SECONDS_MAX, client.wait_seconds)
+    while (found := ask(client, name)) is None:
+        if time.monotonic() > until:
+            raise missing(client, name)
+        time.sleep(SETTLE_STEP_SECONDS)
     return found
 
 

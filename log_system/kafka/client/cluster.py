@@ -22,11 +22,11 @@ from log_system.kafka.client.admin_requests import (
     ATTEMPT_SECONDS,
     EARLIEST,
     LATEST,
-    SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
     answered,
+    expected,
     id_of,
-    missing,
+    look_up,
 )
 from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
@@ -120,10 +120,10 @@ class Cluster:
             try:
                 with kafka_errors(doing, self._client):
                     answers = asked[name].result()
-            except NotFoundError as error:
+            except NotFoundError:
                 if skips_missing:
                     continue
-                raise self._missing(name) from error
+                answers = expected(self._client, name, look_up)
             found += [((name, number), id_of(answers)) for number in sorted(part.id for part in answers.partitions)]
         return found
 
@@ -159,7 +159,6 @@ class Cluster:
         names = ", ".join(sorted({each.topic for each in asked}))
         doing = f"look up the offsets of {names}"
         begun, looks, attempt_seconds = time.monotonic(), 1, ATTEMPT_SECONDS
-        seconds_max = min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
         while True:
             admin = self._client.admin()
             with kafka_errors(doing, self._client, handle=admin):
@@ -180,7 +179,8 @@ class Cluster:
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun
-                    if not (is_unavailable(error) or error.args[0].code() in _NO_SUCH) or seconds > seconds_max:
+                    may_pass = is_unavailable(error) or error.args[0].code() in _NO_SUCH
+                    if not may_pass or seconds > self._client.wait_seconds:
                         raise
                     if error.args[0].code() not in _SILENT and seconds > looks * _LOOK_SECONDS:
                         looks += 1
@@ -188,15 +188,6 @@ class Cluster:
                     # A client keeps using stale leaders for minutes (seen with librdkafka 2.16).
                     forget(admin)
             time.sleep(SETTLE_STEP_SECONDS)
-
-    def _missing(self, name: str) -> NotFoundError:
-        prefix = self._client.prefix
-        if prefix == "kafka.":
-            return missing(self._client, name)
-        return NotFoundError(
-            f"option 'topic': there is no topic '{name}' at {prefix}bootstrap.servers="
-            f"'{self._client.bootstrap_servers}'. Make it first, or correct the name."
-        )
 
 
 def shortened(

@@ -25,6 +25,7 @@ from log_system.kafka.client.admin_requests import (
     TopicShape,
     answer,
     describe,
+    expected,
     id_of,
     look_up,
     missing,
@@ -49,6 +50,7 @@ __all__ = [
     "earliest_offsets",
     "ensure_topic",
     "ensure_topic_of_broker",
+    "existing_ids",
     "is_gone",
     "latest_of",
     "latest_offsets",
@@ -207,6 +209,16 @@ def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
         client, "look up the cluster id", lambda admin, seconds: {"": admin.describe_cluster(request_timeout=seconds)}
     )
     return TopicIds(id_of(found), str(cluster.cluster_id or ""))
+
+
+def existing_ids(client: KafkaClient, name: str) -> TopicIds:
+    """Return the ids of a topic and its cluster.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+        UnavailableError: the broker does not respond.
+    """
+    return expected(client, name, topic_ids)
 
 
 def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
@@ -378,9 +390,7 @@ def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], s
 
 def _checked(client: KafkaClient, name: str, topic_id: str) -> TopicDescription:
     """Perform ``check_identity``, and return the topic's description."""
-    found = look_up(client, name)
-    if found is None:
-        raise missing(client, name)
+    found = expected(client, name, look_up)
     now = id_of(found)
     if topic_id and now and now != topic_id:
         msg = (
@@ -404,10 +414,7 @@ def _accept(client: KafkaClient, name: str, wanted: _Wanted) -> None:
         InvalidInputError: the topic has another shape.
         AlreadyExistsError: the topic has or had records.
     """
-    shape = describe(client, name)
-    if shape is None:
-        raise missing(client, name)
-    _compare(name, shape, wanted)
+    _compare(name, expected(client, name, describe), wanted)
     ends = latest_offsets(client, name, read_committed=False)
     if any(ends.values()):
         msg = (

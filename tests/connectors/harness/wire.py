@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from log_system.kafka.client.cluster import GroupOffsets
 from log_system.kafka.client.connect import KafkaClient
+from tests.harness.plain_topics import make_topic
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,7 @@ class Wire:
     def make(self, topic: str, partitions: int = 1, **config: str) -> str:
         """Make a topic and wait until it is there. It keeps records of any time: tests send some of long ago."""
         settings = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in config.items()}
-        self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
-        until = time.monotonic() + 10
-        while topic not in self.topics() and time.monotonic() < until:
-            time.sleep(0.05)
+        make_topic(self.servers, topic, partitions, settings)
         return topic
 
     def topics(self) -> set[str]:
