@@ -53,6 +53,9 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+PATIENT = {"broker.session.timeout.ms": "120000"}
+"""A broker that does not run for six seconds, on a busy machine, is not fenced, which would end all queries."""
+
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -100,7 +103,7 @@ def _running_kafka() -> Iterator[Kafka]:
             container = stack.enter_context(KafkaContainer(KAFKA_IMAGE).with_kraft())
             yield Kafka(container.get_bootstrap_server())
         else:
-            yield Kafka(stack.enter_context(LocalKafka()).bootstrap_servers)
+            yield Kafka(stack.enter_context(LocalKafka(properties=PATIENT)).bootstrap_servers)
 
 
 @pytest.hookimpl(tryfirst=True)

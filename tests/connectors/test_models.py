@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"
@@ -57,7 +58,7 @@ def test_gaps_of_transactions_hide_and_hold_up_nothing(lab: Lab, made: Topics) -
     for number in range(30):
         producer.begin_transaction()
         producer.produce(topic, b'{"n":%d}' % number)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         if dice.random() < 0.4:
             producer.abort_transaction(20)
         else:

@@ -338,7 +338,7 @@ def test_o11_a_buffer_is_flushed_after_its_interval_without_further_rows(lab: La
     task.start()
     try:
         seen_after = None
-        while time.monotonic() - started < 30 and seen_after is None:
+        while time.monotonic() - started < PATIENCE_SECONDS and seen_after is None:
             if lab.wire.read(topic):
                 seen_after = time.monotonic() - started
             time.sleep(0.1)

@@ -13,6 +13,7 @@ from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, No
 from tablestore.connectors.java_regex import compile_pattern
 from tests.connectors.harness.lab import Lab, schema_of, shipped
 from tests.connectors.harness.wire import Record
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 N = "n INT"
@@ -373,7 +374,7 @@ def test_p08_isolation_level_decides_about_open_transactions(lab: Lab, made: Top
     producer.begin_transaction()
     for record in rows(1, 2, 3):
         producer.produce(topic, record.value)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     assert lab.read(topic, N, properties__isolation__level="read_committed") == []
     assert ns(lab.read(topic, N, properties__isolation__level="read_uncommitted")) == [1, 2, 3]
     producer.abort_transaction(20)

@@ -194,7 +194,7 @@ def test_a_batch_read_that_ends_by_time_does_not_wait_for_open_transactions(lab:
     producer.init_transactions(20)
     producer.begin_transaction()
     producer.produce(topic, b'{"n":2}', timestamp=1500)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     lab.wire.send(topic, [Record(b'{"n":3}', timestamp=1800), Record(b'{"n":4}', timestamp=3000)])
     timed = {"scan__bounded__mode": "timestamp", "scan__bounded__timestamp_millis": 2000}
     stream = lab.stream(topic, N, **timed)
@@ -202,7 +202,7 @@ def test_a_batch_read_that_ends_by_time_does_not_wait_for_open_transactions(lab:
     assert ns(stream.run()) == [1]
     producer.commit_transaction(20)
     # A stream does wait: its bound is a time, whenever the transaction ends.
-    until, found = time.monotonic() + 20, []
+    until, found = time.monotonic() + PATIENCE_SECONDS, []
     while found != [2, 3] and time.monotonic() < until:
         found += ns(stream.run())
     assert found == [2, 3]
@@ -218,7 +218,7 @@ def test_a_read_ends_before_an_open_transaction_behind_aborted_ones(lab: Lab, ma
         producer.begin_transaction()
         for record in rows(*range(50)):
             producer.produce(topic, record.value)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         if _ < 2:
             producer.abort_transaction(20)
     assert ns(lab.read(topic, N)) == [1]

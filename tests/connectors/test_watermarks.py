@@ -108,7 +108,7 @@ def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so
     """`table.exec.source.idle-timeout` (default: off): a silent partition follows; back again, it counts again."""
     spark.conf.set(IDLE_TIMEOUT, "3 s")
     assert query((0, 5), (1, 1)) == {}
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE_SECONDS
     second = 30
     while not query((0, second)) and time.monotonic() < until:
         time.sleep(0.5)

@@ -25,6 +25,7 @@ from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, drain_raw, make_table, publisher_of, write
 from tests.harness.table_audit import assert_index_is_true, assert_log_is_table
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 
@@ -202,7 +203,7 @@ class BrokerContract(KafkaLogContract):
         record = drain_raw(self.servers, self.topic, PARTITIONS)[0][0]
         stranger = Producer({"bootstrap.servers": self.servers})
         stranger.produce(self.topic, record.value(), record.key(), partition=0)
-        assert stranger.flush(30) == 0
+        assert stranger.flush(PATIENCE_SECONDS) == 0
         self.commit(table, 2)
         recover(table, publisher)
         own, disturbed = slices(Gate(table.index).entries(0, 1)), slices(Gate(table.index).entries(1, 2))

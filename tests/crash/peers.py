@@ -39,6 +39,7 @@ from tablestore.session import session
 from tests.harness.faults import failing
 from tests.harness.local_writes import drain_raw, settle
 from tests.harness.plain_topics import make_topic
+from tests.harness.waiting import PATIENCE_SECONDS
 
 BATCHES, ROWS, PARTITIONS = 3, 40, 2
 SETTLE_SECONDS = 5.0
@@ -125,9 +126,9 @@ class Peer:
                 key = json.dumps({"id": row["id"]}).encode()
                 producer.produce(self.topic, json.dumps(row.asDict()).encode(), key)
                 if sent + 1 == len(rows) // 2:
-                    producer.flush(30)
+                    producer.flush(PATIENCE_SECONDS)
                     die_at(POINTS[2], number)
-            producer.flush(30)
+            producer.flush(PATIENCE_SECONDS)
             die_at(POINTS[3], number)
             if self._transactions:
                 producer.commit_transaction(30)

@@ -232,7 +232,7 @@ def test_a_transaction_left_hanging_by_a_killed_writer_holds_readers_back_until_
     assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
     if timeout != "2 s":
         rig.recover()
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_SECONDS
     while not stable(rig):
         assert time.monotonic() < until, "readers are held back for ever"
         time.sleep(0.05)
@@ -246,7 +246,7 @@ def compact_log(rig: TableHarness) -> None:
     rig.set_topic({"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"})
     time.sleep(0.2)
     rig.write(4)
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_SECONDS
     while sum(map(len, drain(rig.servers, rig.topic, PARTITIONS))) >= before + 10:
         assert time.monotonic() < until, "the broker compacts nothing"
         time.sleep(0.2)

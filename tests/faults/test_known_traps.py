@@ -22,6 +22,7 @@ from tests.harness.local_writes import write
 from tests.harness.spark_tables import AVAILABLE, frame, make
 from tests.harness.table_audit import audit
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
@@ -111,7 +112,7 @@ def test_offsets_that_point_at_a_control_record_are_read_from(rig: TableHarness)
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         for partition in range(PARTITIONS):
             producer.produce(rig.topic, b"{}", b"{}", partition)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         producer.abort_transaction()
     rig.write(2)
     entry = rig.table.index.get(2)

@@ -34,7 +34,7 @@ from tests.harness.local_writes import drain, fold, write
 from tests.harness.log_audit import repair_anew, verify
 from tests.harness.lost_end import ends_of, lose_ends
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
-from tests.harness.waiting import until
+from tests.harness.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.crash
 REGISTERS = "__consumer_offsets"
@@ -128,7 +128,7 @@ def test_a_new_writer_notices_the_loss_though_the_log_has_grown_since(broker: Lo
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         for _ in range(30):
             producer.produce(rig.topic, b"{}", b"{}", 0)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         producer.abort_transaction()
     with pytest.raises(DataLostError, match=r"partition 0: the last published record.*log.repair\(\)"):
         rig.write(3)
@@ -322,7 +322,7 @@ def test_the_service_notices_a_loss_though_the_log_has_grown_and_nobody_commits(
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         for n in range(60):
             producer.produce(rig.topic, b"{}", b"{}", n % PARTITIONS)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         producer.abort_transaction()
     with Service(lambda: [str(rig.path)], schedule=QUICK) as service:
         until(lambda: service.states and service.states[0].verify.count)
@@ -358,7 +358,7 @@ def test_the_service_publishes_nothing_in_the_place_of_what_is_gone_and_says_so(
             with rig.stranger(f"stranger-{rig.topic}") as producer:
                 for n in range(60):
                     producer.produce(rig.topic, b"{}", b"{}", n % PARTITIONS)
-                producer.flush(20)
+                producer.flush(PATIENCE_SECONDS)
                 producer.abort_transaction()
         rig.commit(3)
         until(lambda: "lost records" in service.states[0].error)

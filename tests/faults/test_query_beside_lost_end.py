@@ -24,7 +24,7 @@ from tests.harness.lost_end import ends_of, lose_all
 from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import AVAILABLE, CHANGE_TYPE
 from tests.harness.table_harness import PARTITIONS, TableHarness
-from tests.harness.waiting import until
+from tests.harness.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.crash
 WAIT_SECONDS = 60
@@ -60,7 +60,7 @@ class Followed(ABC):
         producer = Producer({"bootstrap.servers": self.servers})
         for n in range(80):
             producer.produce(self.topic, b'{"id": %d, "v": "late"}' % n, b'{"id": %d}' % n, n % PARTITIONS)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
 
     def start(self, **trigger: Any) -> StreamingQuery:
         """Start the query, from its checkpoint."""
@@ -112,7 +112,7 @@ class Transactional(OfTable):
         with self.rig.stranger(f"stranger-{self.topic}") as producer:
             for n in range(80):
                 producer.produce(self.topic, b"{}", b"{}", n % PARTITIONS)
-            producer.flush(20)
+            producer.flush(PATIENCE_SECONDS)
             producer.abort_transaction()
 
 
@@ -137,7 +137,7 @@ class KafkaTable(Followed):
         for n in range(10):
             value = json.dumps({"id": n, "v": f"{batch}.{n}"}).encode()
             producer.produce(self.topic, value, json.dumps({"id": n}).encode(), n % PARTITIONS)
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     @property
     def _options(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from tests.harness.local_writes import drain, publisher_of, write
 from tests.harness.log_audit import verify
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
@@ -162,7 +163,7 @@ def test_a_strangers_open_transaction_hides_nothing_from_recovery(rig: TableHarn
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         for partition in range(PARTITIONS):
             producer.produce(rig.topic, b"{}", b"{}", partition)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         rig.commit(2)
         with failing(type(rig.table.index), "put"), pytest.raises(Crash):
             rig.recover()
@@ -181,7 +182,7 @@ def test_verify_concludes_nothing_while_an_open_transaction_hides_what_is_publis
     rig.write(1)
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         producer.produce(rig.topic, b"{}", b"{}", 0)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         rig.write(2)
         with pytest.raises(UnavailableError, match=r"partition 0.*Nothing was concluded.*--find-hanging"):
             verify(rig.table)
@@ -198,7 +199,7 @@ def test_an_open_transaction_that_never_ends_is_an_error_that_says_how_to_end_it
     rig.write(1)
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         producer.produce(rig.topic, b"{}", b"{}", 0)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         rig.write(2)
         rig.forget_groups()
         rig.table.index.delete([2])

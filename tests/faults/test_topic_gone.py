@@ -30,6 +30,7 @@ from tests.connectors.harness.wire import Record, Wire
 from tests.harness.damage import Damaged
 from tests.harness.local_writes import make_table
 from tests.harness.plain_topics import make_topic
+from tests.harness.waiting import PATIENCE_SECONDS
 
 SECONDS_MAX = 10.0
 ALL = ReadAllAvailable()
@@ -210,7 +211,7 @@ def ten_thousand(kafka: LocalKafka, topic: Callable[[], str]) -> str:
     producer = KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}).producer(None)
     for _ in range(10_000):
         producer.produce(name, b"x", partition=0)
-    producer.flush(30)
+    producer.flush(PATIENCE_SECONDS)
     return name
 
 

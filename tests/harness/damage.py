@@ -23,6 +23,7 @@ from tests.harness.local_writes import act, drain_raw, make_table, publisher_of,
 from tests.harness.log_audit import repair_anew, verify
 from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import delete_records
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 ROWS = 12
@@ -112,7 +113,7 @@ class Damaged:
         producer.produce(
             self.topic, value, key, partition, headers=headers, on_delivery=lambda _, m: landed.append(m.offset())
         )
-        producer.flush(30)
+        producer.flush(PATIENCE_SECONDS)
         return landed[0]
 
     def records(self, partition: int) -> list[Any]:
@@ -222,7 +223,7 @@ def lose_end(table: Damaged) -> None:
     producer.begin_transaction()
     for n in range(60):
         producer.produce(table.topic, b"{}", b"{}", n % PARTITIONS)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     producer.abort_transaction()
 
 

@@ -26,6 +26,7 @@ from tablestore.write.writer import Writer
 from tests.harness.local_writes import Change, make_table, publisher_of, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_audit import assert_index_is_true, audit
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 
@@ -144,4 +145,4 @@ class TableHarness:
             producer.init_transactions(20)
             producer.begin_transaction()
         yield producer
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)

@@ -28,6 +28,7 @@ from tablestore.write.writer import Writer
 from tests.harness.local_writes import drain_raw, make_table, publisher_of, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_audit import assert_index_is_true
+from tests.harness.waiting import PATIENCE_SECONDS
 
 READER = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
 KEYS = pa.array([None if n % 7 == 0 else b"k%d" % n for n in range(50_000)], pa.large_binary())
@@ -80,11 +81,11 @@ class TestBothWays:
         for number in range(3):
             producer.begin_transaction()
             bulk_produce.send(producer, made, 1, KEYS.slice(number), VALUES.slice(number))
-            producer.flush(30)
+            producer.flush(PATIENCE_SECONDS)
             producer.produce(
                 made, b"last", None, 1, headers=[("h", b"1")], on_delivery=lambda _, m: landed.append(m.offset())
             )
-            producer.flush(30)
+            producer.flush(PATIENCE_SECONDS)
             if number == 1:
                 producer.abort_transaction(30)
             else:
@@ -147,7 +148,7 @@ class TestBothWays:
         producer = client.producer(None, **{"compression.type": "none"})
         for _ in range(3):
             bulk_produce.send(producer, made, 1, KEYS, VALUES)
-        producer.flush(30)
+        producer.flush(PATIENCE_SECONDS)
         own = KafkaClient(client.config | {"queued.min.messages": "90000"})
 
         def fetched(client: KafkaClient, count: int) -> int:

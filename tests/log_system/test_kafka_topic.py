@@ -28,6 +28,7 @@ from log_system.kafka.client.topic import (
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
 from tablestore import create_local
+from tests.harness.waiting import PATIENCE_SECONDS
 
 WANTED: dict[str, Any] = {"partitions": 3, "retention_ms": None, "compacted": False}
 
@@ -48,7 +49,7 @@ def write(client: KafkaClient, topic: str, count: int) -> None:
     producer = client.producer(None)
     for number in range(count):
         producer.produce(topic, str(number).encode(), partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def test_a_topic_is_made_once_and_is_ready_at_once(client: KafkaClient, name: str) -> None:
@@ -156,14 +157,14 @@ def test_an_open_transaction_ends_what_is_committed(client: KafkaClient, name: s
     producer.init_transactions(20)
     producer.begin_transaction()
     producer.produce(name, b"open", partition=0)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
 
     assert latest_offsets(client, name, read_committed=True)[0] == 2
     assert latest_offsets(client, name, read_committed=False)[0] == 3
     producer.commit_transaction(20)
 
     # The broker answers a commit once it is decided and writes the marker, which takes an offset, a moment later.
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_SECONDS
     while latest_offsets(client, name, read_committed=True)[0] != 4:
         assert time.monotonic() < until
 

@@ -22,6 +22,7 @@ from log_system.local_kafka.server import Broker, free_port, server_properties
 from log_system.local_kafka.watchdog import LOOK_EVERY_S
 from snapshot.errors import InvalidInputError, UnavailableError
 from tests.harness.plain_topics import make_topic
+from tests.harness.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -46,7 +47,7 @@ def produce_in_transaction(kafka: LocalKafka, topic: str, values: list[bytes], *
     if commit:
         producer.commit_transaction(20)
     else:
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         producer.abort_transaction(20)
 
 
@@ -62,7 +63,7 @@ def read_committed(kafka: LocalKafka, topic: str) -> list[bytes]:
     )
     consumer.subscribe([topic])
     values = []
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE_SECONDS
     try:
         while time.monotonic() < end:
             message = consumer.poll(1)
@@ -150,7 +151,7 @@ def test_it_dies_with_an_owner_that_is_killed(with_forked_child):
     owner.wait()
     owner.stdout.close()
     assert gone(int(pid), within_s=20 * LOOK_EVERY_S)
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE_SECONDS
     while Path(folder).exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(folder).exists()

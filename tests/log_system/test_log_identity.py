@@ -35,6 +35,7 @@ from tests.harness.local_writes import drain, make_table, publisher_of, write
 from tests.harness.log_audit import repair_anew
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_repair_concludes_nothing_while_an_open_transaction_hides_the_log(
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         for partition in range(PARTITIONS):
             producer.produce(rig.topic, b"{}", b"{}", partition)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
         write(writer, changes(1))
         write(writer, changes(2))
         rig.close()

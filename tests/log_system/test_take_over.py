@@ -26,6 +26,7 @@ from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table, publisher_of, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_harness import TableHarness, changes
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 class Heard(BoundProducer):
@@ -82,7 +83,7 @@ def test_taking_over_an_open_transaction_takes_less_than_the_half_second_of_the_
             take_over(crashed, 30)
             crashed.begin_transaction()
             crashed.produce(name, b"open")
-            crashed.flush(30)
+            crashed.flush(PATIENCE_SECONDS)
             began = time.monotonic()
             take_over(next_one, 30)
             taken.append(time.monotonic() - began)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_run import finish, rows
 
 ALL = "SELECT * FROM t$audit_log"
@@ -61,7 +62,7 @@ def test_the_binlog_has_an_update_in_one_row(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT v[2] FROM t$binlog WHERE rowkind = '+U'") == [("c",)]
     came: list[tuple[Any, ...]] = []
     query = catalog.follow(catalog.sql("SELECT * FROM t$binlog"), lambda frame, _: came.extend(map(tuple, frame.collect())))  # fmt: skip  # noqa: E501
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert came == [("+I", [1], ["c"])]
 
 
@@ -103,7 +104,7 @@ def test_other_metadata_tables_are_read_beside_it(catalog: Catalog) -> None:
     found: list[Any] = []
     joined = "SELECT a.k, s.name FROM t$audit_log AS a JOIN t$options AS s ON s.name = 'changelog-producer' AND a.k > 0"
     query = catalog.follow(catalog.sql(joined), lambda frame, _: found.extend(frame.collect()))
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert found == [(1, "changelog-producer")]
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_functions import JSON, TEXTS, TIME_TYPE, TIMES
 from tests.sql.test_run import ONCE
 
@@ -34,7 +35,7 @@ def test_functions_return_the_same_in_continuous_queries(catalog: Catalog, table
     found: list[Any] = []
     result = catalog.sql(f"SELECT {', '.join(text for text, _ in cases)} FROM {table}")
     query = catalog.follow(result, lambda frame, _: found.extend(frame.collect()))
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
     ((*values, kind),) = found if table == "changed" else [(*found[0], "insert")]
     assert kind == "insert"
     assert dict(zip((text for text, _ in cases), values, strict=True)) == dict(cases)
@@ -47,7 +48,7 @@ def test_json_aggregates_go_on_over_rows_that_are_added(catalog: Catalog) -> Non
     found: list[Any] = []
     result = catalog.sql(f"SELECT k, {columns}, COUNT(DISTINCT v) FROM g GROUP BY k")
     query = catalog.follow(result, lambda frame, _: found.extend(frame.collect()))
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert sorted(map(tuple, found)) == [(1, "[2,2]", "{}", 1, "insert"), (2, "[null]", "{}", 0, "insert")]
     with pytest.raises(InvalidInputError, match=r"JSON_ARRAYAGG\(.*is not supported in a continuous query over rows"):
         catalog.sql("SELECT JSON_ARRAYAGG(k) FROM changed")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_run import BATCH, rows
 
 WRITES = ["INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (1, 'b'), (2, 'b')", "DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (3, 'c')"]  # fmt: skip  # noqa: E501
@@ -100,7 +101,7 @@ def test_a_stream_of_changes_begins_where_a_hint_says(catalog: Catalog) -> None:
             catalog.sql(f"SELECT * FROM t$audit_log /*+ OPTIONS({hint}) */"),
             lambda frame, _: came.extend(map(tuple, frame.collect())),
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert sorted(came) == [("+I", 3, "c"), ("-D", 1, "b")]
     with pytest.raises(InvalidInputError, match=r"Put the hint after t\$audit_log, the changes as rows"):
         catalog.sql("SELECT * FROM t /*+ OPTIONS('scan.mode' = 'latest') */")
@@ -159,7 +160,7 @@ def test_a_table_says_which_of_its_partitions_are_looked_up(catalog: Catalog) ->
     joined = "SELECT o.k, d.v FROM o LEFT JOIN d {} FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
     for hint, found in (("", None), ("/*+ OPTIONS('scan.partitions' = 'day=a') */", 20)):
         for query in catalog.sql(f"INSERT INTO r {joined.format(hint)}").queries:
-            assert query.awaitTermination(60)
+            assert query.awaitTermination(int(PATIENCE_SECONDS))
         assert (2, found) in rows(catalog, "SELECT * FROM r")
     assert rows(catalog, "SELECT k, v FROM d") == [(1, 11)]
     for text, reason in (
@@ -181,5 +182,5 @@ def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:
     hint = "OPTIONS('lookup.async' = 'true', 'lookup.async-thread-number' = '4')"
     joined = f"SELECT o.k, d.v FROM o LEFT JOIN d /*+ {hint} */ FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
     for query in catalog.sql(f"INSERT INTO r {joined}").queries:
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert rows(catalog, "SELECT * FROM r") == [(1, 10), (2, None)]

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from log_system.kafka.client.cluster import GroupOffsets
 from log_system.kafka.client.connect import KafkaClient
 from tests.harness.plain_topics import make_topic
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Wire:
             producer.produce(
                 topic, record.value, record.key, record.partition, headers=list(record.headers), **timestamp
             )
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Record]:
         """Read all records, partition after partition."""

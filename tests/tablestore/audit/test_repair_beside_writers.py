@@ -22,6 +22,7 @@ from tests.harness.damage import PARTITIONS, Damaged, lose_end, lose_index, lose
 from tests.harness.faults import Crash, failing, preceded
 from tests.harness.local_writes import drain, fold, rows_of
 from tests.harness.table_audit import assert_index_is_true, audit
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Point = tuple[Any, str, int]
 POINTS: list[Point] = [
@@ -117,7 +118,7 @@ def test_a_repair_of_an_eventual_log_does_not_list_what_was_committed_since(
 
     def rebuild() -> None:
         settled.set()
-        assert committed.wait(60)
+        assert committed.wait(PATIENCE_SECONDS)
 
     def repair() -> None:
         with preceded(verify_eventual, "_rebuild", rebuild):
@@ -127,11 +128,11 @@ def test_a_repair_of_an_eventual_log_does_not_list_what_was_committed_since(
 
     def start() -> None:
         thread.start()
-        assert settled.wait(60)
+        assert settled.wait(PATIENCE_SECONDS)
 
     def end() -> None:
         committed.set()
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
 
     with preceded(DeltaLog, "commit", start), preceded(writer_module, "publish_through", end):
         table.write(7)

@@ -13,6 +13,7 @@ from log_system.jars import cache_home
 from log_system.local_kafka import detached, installation
 from log_system.local_kafka.server import free_port
 from tablestore.cli import app
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_broker_that_died_is_not_running_and_the_next_one_finds_its_data(run):
     broker = detached.status()
     assert broker is not None
     os.kill(broker.pid, signal.SIGKILL)
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_SECONDS
     while detached.status() is not None and time.monotonic() < end:
         time.sleep(0.05)
     assert run("status").exit_code == 3

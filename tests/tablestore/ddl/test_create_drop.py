@@ -28,6 +28,7 @@ from tablestore.ddl import create_drop, create_if_absent
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table
 from tests.harness.spark_tables import DDL, Follower, frame, log_options, make, rows
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_a_topic_that_does_not_fit_is_refused_and_kept(
     if records:
         producer = client.producer(None)
         producer.produce(name, b"theirs", partition=0)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)
     with pytest.raises(TableStoreError, match=word):
         make(spark, tmp_path / "t", kafka.bootstrap_servers, name)
     assert describe_topic(client, name) is not None
@@ -282,7 +283,7 @@ def test_a_topic_that_somebody_uses_since_a_create_died_is_theirs(
         make_table(path, servers, name)
     producer = client.producer(None)
     producer.produce(name, b"theirs", partition=0)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     with pytest.raises(AlreadyExistsError, match="somebody else"):
         make_table(path, servers, name)
     assert describe_topic(client, name) is not None

@@ -138,7 +138,7 @@ def test_without_the_broker_pages_answer_and_verify_says_so(tmp_path: Path, topi
         with open_local(table.path) as local:
             local.write([{"id": n, "v": "a"} for n in range(20)])
     with Service(lambda: [table.path], schedule=QUICK) as service, served(service) as web:
-        until(lambda: service.states and state_of(service).verify.error, 60)
+        until(lambda: service.states and state_of(service).verify.error)
         began = time.monotonic()
         for answer in (web.get("/"), web.table(table.path), web.get("/metrics")):
             assert answer.status == 200
@@ -146,7 +146,7 @@ def test_without_the_broker_pages_answer_and_verify_says_so(tmp_path: Path, topi
         assert "Log and table are not compared" in web.table(table.path).text
         assert web.get("/healthz").status == 503
         with LocalKafka(data, port):
-            until(lambda: agrees(service, 1), 60)
+            until(lambda: agrees(service, 1))
 
 
 def test_a_table_that_is_dropped_and_created_is_compared_from_its_beginning(
@@ -230,7 +230,7 @@ def serving(out: Path, *arguments: str, **environment: str) -> Iterator[tuple[su
     given = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | environment
     with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=given) as process:
         try:
-            address = until(lambda: re.search(r"http://\S+/", out.read_text()), 60)[0]
+            address = until(lambda: re.search(r"http://\S+/", out.read_text()))[0]
             yield process, address
         finally:
             process.kill()

@@ -25,6 +25,7 @@ from tests.harness.changelog_follower import Auditor, keys_in_state
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table, publisher_of, write
 from tests.harness.spark_tables import AVAILABLE, changes, frame, make, rows, shuffle_partitions
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ class Feeder:
         for key, value in records:
             text = None if value is None else f'{{"id":{key},"v":{value}}}'
             self._producer.produce(self._topic, text, f'{{"id":{key}}}', partition=0)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
 
 VECTOR = [(1, '"a"'), (1, '"a"'), (1, '"b"'), (1, None), (1, None), (2, None), (1, '"c"'), (3, "null")]

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore import LocalTable, TableStore, open_local
+from tests.harness.waiting import PATIENCE_SECONDS
 
 COLUMNS = "k int, v string, kind string"
 FIRST = [(1, "a", "+I"), (2, "b", "+U"), (3, "c", "+I")]
@@ -37,7 +38,7 @@ def streamed(table: TableStore, frame: DataFrame) -> None:
     frame.coalesce(1).write.parquet(str(source))
     rows = frame.sparkSession.readStream.schema(frame.schema).parquet(str(source))
     query = table.write_stream(rows, checkpoint=folder / f"c{source.name}", trigger={"availableNow": True})
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
 
 
 WAYS: dict[str, Callable[[TableStore, DataFrame], Any]] = {
