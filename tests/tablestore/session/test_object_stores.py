@@ -19,6 +19,7 @@ from tablestore.spark.object_stores import (
     storage_settings,
     warn_of_overwrites,
 )
+from tests.harness.own_messages import own_messages
 
 S3A = "spark.hadoop.fs.s3a"
 
@@ -78,15 +79,15 @@ def test_a_session_whose_commits_replace_others_is_warned_of_once(spark, caplog,
     for path in ("/data/t", "gs://lake/t"):
         warn_of_overwrites(foreign, path)
     warn_of_overwrites(spark, "s3://lake/t")
-    assert caplog.messages == []
+    assert own_messages(caplog) == []
     for path in ("s3a://lake/t", "s3a://lake/u"):
         warn_of_overwrites(foreign, path)
-    [message] = caplog.messages
+    [message] = own_messages(caplog)
     assert message.startswith(f"table s3a://lake/t: expected the setting spark.delta.logStore.s3a.impl={LOG_STORE}")
     caplog.clear()
     conf.set("spark.delta.logStore.s3.impl", LOG_STORE)
     warn_of_overwrites(foreign, "s3://lake/t")
-    assert caplog.messages == []
+    assert own_messages(caplog) == []
 
 
 def test_the_command_line_brings_the_client_for_the_storage_of_a_path() -> None:
