@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from log_system.kafka.client.cluster import ask_coordinator, commit_offsets
 from log_system.kafka.client.connect import KafkaClient
@@ -47,8 +47,8 @@ def claimed_by(client: KafkaClient, name: str, ids: TopicIds) -> Sequence[str]:
     def groups(seconds: float) -> list[str]:
         listed = client.admin().list_consumer_groups(request_timeout=seconds).result()
         if listed.errors:
-            # A broker that did not respond may hold a claim.
-            raise listed.errors[0]
+            # A broker that did not respond may hold a claim. (A KafkaError is no exception, and no handler sees it.)
+            raise KafkaException(listed.errors[0])
         return [each.group_id for each in listed.valid]
 
     found = ask_coordinator(f"look for other tables on topic '{name}'", client, groups)

@@ -6,15 +6,19 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from log_system.kafka import topic_storage
+from log_system.kafka.client import connect, shared_admin
 from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import delete_topic, describe_topic, topic_ids
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, NotFoundError, TableReplacedError, UnavailableError
@@ -50,6 +54,16 @@ def name(topic: Callable[[], str]) -> str:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
+
+
+class HurriedAdmin(SharedAdmin):
+    """An admin client that gives the brokers too little time to list consumer groups, at first or always."""
+
+    hurried = 1
+
+    def list_consumer_groups(self, *given: Any, **named: Any) -> Any:
+        HurriedAdmin.hurried -= 1
+        return super().list_consumer_groups(*given, **named | ({"request_timeout": 0.001} if self.hurried >= 0 else {}))
 
 
 def publish(table: TableContext) -> None:
@@ -274,3 +288,16 @@ def test_an_intent_of_an_older_program_deletes_no_topic(
         make_table(path, servers, name)
     assert id_of(client, name) == theirs
     assert f"topic '{name}' stays" in caplog.text
+
+
+@pytest.mark.parametrize("hurried", [1, 1_000_000])
+def test_a_broker_that_lists_its_groups_too_late_is_asked_again(
+    path: Path, name: str, servers: str, monkeypatch: pytest.MonkeyPatch, hurried: int
+) -> None:
+    monkeypatch.setattr(connect, "SharedAdmin", HurriedAdmin)
+    monkeypatch.setattr(shared_admin, "_open", {})
+    monkeypatch.setattr(HurriedAdmin, "hurried", hurried)
+    late = pytest.raises(UnavailableError, match="look for other tables on topic")
+    with nullcontext() if hurried == 1 else late:
+        make_table(path, servers, name, log__request_timeout="2 s")
+    assert HurriedAdmin.hurried < hurried - 1

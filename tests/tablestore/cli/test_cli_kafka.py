@@ -61,7 +61,8 @@ def test_stop_with_nothing_to_stop_is_one_red_line(run):
 
 def test_a_broker_that_died_is_not_running_and_the_next_one_finds_its_data(run):
     port = str(free_port())
-    run("start", "--port", port)
+    first = run("start", "--port", port)
+    assert first.exit_code == 0, first.output
     broker = detached.status()
     assert broker is not None
     os.kill(broker.pid, signal.SIGKILL)
