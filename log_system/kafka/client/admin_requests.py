@@ -77,7 +77,7 @@ def missing(client: KafkaClient, name: str) -> NotFoundError:
     )
 
 
-def describe(client: KafkaClient, name: str) -> TopicShape | None:
+def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
     """Return the shape of a topic, or ``None`` if it does not exist."""
     found = look_up(client, name)
     if found is None:

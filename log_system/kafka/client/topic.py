@@ -24,7 +24,7 @@ from log_system.kafka.client.admin_requests import (
     SETTLE_STEP_SECONDS,
     TopicShape,
     answer,
-    describe,
+    describe_topic,
     expected,
     id_of,
     look_up,
@@ -131,7 +131,7 @@ def ensure_topic(
     wanted = _Wanted(partitions, compacted, retention_ms)
     client.check()
     # Step 1.
-    if describe(client, name) is not None:
+    if describe_topic(client, name) is not None:
         _accept(client, name, wanted)
         return False
     # Step 2.
@@ -178,11 +178,6 @@ def _create(client: KafkaClient, topic: NewTopic) -> bool:
     except AlreadyExistsError:
         return False
     return True
-
-
-def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
-    """Return the shape of a topic, or ``None`` if it does not exist."""
-    return describe(client, name)
 
 
 def is_gone(client: KafkaClient, name: str) -> bool:
@@ -414,7 +409,7 @@ def _accept(client: KafkaClient, name: str, wanted: _Wanted) -> None:
         InvalidInputError: the topic has another shape.
         AlreadyExistsError: the topic has or had records.
     """
-    _compare(name, expected(client, name, describe), wanted)
+    _compare(name, expected(client, name, describe_topic), wanted)
     ends = latest_offsets(client, name, read_committed=False)
     if any(ends.values()):
         msg = (
