@@ -18,6 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from log_system.kafka.client.secrets import reveal, wrap
+from log_system.outages import Outages
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
@@ -186,10 +187,12 @@ def _limited(frame: DataFrame, connector: Connector, options: Mapping[str, objec
 def _batch_writer(
     kind: Connector, options: Mapping[str, object], transform: Callable[[DataFrame], DataFrame] | None
 ) -> Callable[[DataFrame, int], None]:
+    outages = Outages()
+
     def write_batch(rows: DataFrame, number: int) -> None:
         with micro_batch(rows):
             frame = rows if transform is None else transform(rows)
-            sink = Sink.open(kind, options, frame.schema, is_stream=True)
+            sink = outages.outlast(lambda: Sink.open(kind, options, frame.schema, is_stream=True))
             sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
 
     return write_batch

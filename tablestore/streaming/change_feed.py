@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from log_system.files.log import FilesLog
+from log_system.outages import Outages
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableStoreError
 from snapshot.records import Split
 from tablestore.context import TableContext
@@ -49,6 +50,7 @@ class Feed:
         self._log = self._files if from_files else table.log
         self._tasks = tasks
         self._columns = table.spec.change_columns
+        self._outages = Outages()
 
     def begin(
         self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None, tag: str | None = None
@@ -143,7 +145,7 @@ class Feed:
         if after == BEFORE_FULL:
             return initial_splits(files, files.snapshot(through), tasks=self._tasks)
         try:
-            splits = self._log.plan(after, through, self._columns)
+            splits = self._outages.outlast(lambda: self._log.plan(after, through, self._columns))
             return self._files.plan(after, through, self._columns) if splits is None else splits
         except DataLostError as error:
             raise self._lost(after + 1, through, error) from error

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from log_system.outages import outlasting
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.records import LogEnd, Split
 from snapshot.schema.system_columns import COMMIT_VERSION
@@ -83,7 +84,7 @@ class EventualStream(SnapshotStream):
         """
         super().__init__(options, schema)
         check_uncommitted(options)
-        self._tail = self._table.log.tail()
+        self._tail = outlasting(self._table.log.tail())
         self._ends: list[LogEnd] | None = None
         self._looked: tuple[list[LogEnd], float] = ([], float("-inf"))
         self._kept: tuple[list[LogEnd], list[int]] = ([], [])

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue
+from log_system.outages import Outages
 from snapshot.errors import TableReplacedError
 from tablestore.context import TableContext
 from tablestore.spark.connect import micro_batch
@@ -41,6 +42,7 @@ class BatchWriter:
         self._checkpoint = checkpoint
         self._transform = transform
         self._handle: SparkHandle | None = None
+        self._outages = Outages()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write the rows of a micro-batch, unless they have already landed."""
@@ -48,7 +50,9 @@ class BatchWriter:
             if self._handle is None:
                 self._handle = self._opened(batch.sparkSession)
             rows = batch if self._transform is None else self._transform(batch)
-            self._handle.write(partial(stage_frame, rows), commit_id_of(self._checkpoint, number))
+            # A micro-batch that has landed is not written again; what is missing of it in the log is published.
+            write = partial(self._handle.write, partial(stage_frame, rows), commit_id_of(self._checkpoint, number))
+            self._outages.outlast(write)
 
     def _opened(self, spark: SparkSession) -> SparkHandle:
         table = TableContext.open(self._path, self._runtime, self._allowed)

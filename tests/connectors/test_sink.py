@@ -21,6 +21,7 @@ from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalW
 from tablestore.connectors.spark import sink
 from tests.connectors.harness.lab import Lab, batch_of, named, shipped
 from tests.connectors.harness.wire import Record
+from tests.harness.faults import failing
 from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
@@ -447,6 +448,17 @@ def test_a_write_that_has_landed_does_not_fail_when_the_sink_cannot_clear_up(
     lab.write(topic, KV, [(1, "a")], **EXACTLY, checkpointLocation=str(checkpoint))
     assert lab.wire.values(topic) == [b'{"k":1,"v":"a"}']
     assert "the write is done; clearing up after it failed: UnavailableError: no broker answers" in caplog.text
+
+
+def test_a_micro_batch_waits_for_brokers_that_are_away(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    """A query has been answered when it opened its sink; a batch write gives up."""
+    topic, away, given = made(), UnavailableError("no answer"), {**EXACTLY, "checkpointLocation": str(checkpoint)}
+    with failing(TransactionalWriter, "write", away, hits=range(1, 3)) as calls:
+        lab.write_batch(topic, KV, [(1, "a")], 0, **given)
+    assert calls() == 3
+    with failing(TransactionalWriter, "write", away), pytest.raises(UnavailableError, match="no answer"):
+        lab.write(topic, KV, [(2, "b")], **given)
+    assert lab.wire.values(topic) == [b'{"k":1,"v":"a"}']
 
 
 @pytest.mark.parametrize("landed", [True, False])

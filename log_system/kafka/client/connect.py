@@ -18,6 +18,7 @@ from log_system.kafka.client.errors import CREDENTIAL_CODES, codes, translate
 from log_system.kafka.client.process_bound import BoundConsumer, BoundProducer, ProcessBound
 from log_system.kafka.client.secrets import ClientValue, redact, resolve
 from log_system.kafka.client.shared_admin import SharedAdmin, forget, lend
+from log_system.outages import OUTAGE_SECONDS
 from snapshot.errors import AlreadyExistsError, NotFoundError, TableStoreError
 
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
@@ -159,6 +160,10 @@ class KafkaClient:
     def within(self, seconds: float) -> KafkaClient:
         """Return this client for questions that may be left without an answer after so many seconds."""
         return replace(self, wait_seconds=min(self.wait_seconds, seconds))
+
+    def outlasting(self) -> KafkaClient:
+        """Return this client for a reader that is under way, and waits while brokers do not answer."""
+        return replace(self, wait_seconds=max(self.wait_seconds, OUTAGE_SECONDS))
 
     @property
     def bootstrap_servers(self) -> str:

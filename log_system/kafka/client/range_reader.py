@@ -85,10 +85,9 @@ def read_records(
         UnavailableError: the broker does not respond, or a transaction stays open.
     """
     doing = f"read {part}"
-    watch = TopicWatch(client, part.topic, part.topic_id)
     batch = batch or BATCH
     held: list[Records] = []
-    position, step, count, size, silent_since, looked = part.start, batch.first, 0, 0, time.monotonic(), 0.0
+    position, step, count, size, silence = part.start, batch.first, 0, 0, _Silence(client, part, isolation)
     left = part.end - part.start if part.records is None else part.records
     with (
         kafka_errors(doing, client),
@@ -100,16 +99,9 @@ def read_records(
             records, reached = _within(take, min(part.end - position, left, step), doing, remedy)
             position = max(position, reached, int(records.offsets[-1]) + 1 if records is not None else 0)
             if records is not None or reached >= 0:
-                silent_since = time.monotonic()
-            elif time.monotonic() - silent_since >= ANSWER_SECONDS:
-                hint = _TRANSACTION if isolation == "read_committed" else ""
-                msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s, at offset {position}.{hint}"
-                raise UnavailableError(msg)
-            elif time.monotonic() - max(silent_since, looked) >= LOOK_SECONDS:
-                # The client reports no error for a deleted topic or a lost end; their partitions just return nothing.
-                looked = time.monotonic()
-                watch.look()
-                _check_end(client, part)
+                silence.ends()
+            else:
+                silence.lasts(doing, position)
             if records is None:
                 continue
             inside = records.before(part.end)
@@ -127,19 +119,66 @@ def read_records(
         consumer.unassign()
 
 
-def _check_end(client: KafkaClient, part: FetchRange) -> None:
-    """Check that the partition reaches to the end of a range; ignore a broker that does not answer."""
-    try:
-        end = latest_offsets(client.within(LOOK_SECONDS_MAX), part.topic, read_committed=False)[part.partition]
-    except UnavailableError as error:
-        logger.debug("look at the end of topic %r: %s", part.topic, error)
-        return
-    if end < part.end:
-        msg = (
-            f"read {part}: the partition ends at offset {end}. The broker has lost the end of the log, as after an "
-            "unclean leader election. For the log of a table, log.repair() publishes what is missing again."
-        )
-        raise DataLostError(msg)
+class _Silence:
+    """How long a partition has given no record, whether its brokers answer questions about it or not.
+
+    The client reports no error for a deleted topic, a lost end or brokers that are away; it just returns nothing.
+    """
+
+    def __init__(self, client: KafkaClient, part: FetchRange, isolation: str) -> None:
+        self._client = client
+        self._part = part
+        self._hint = _TRANSACTION if isolation == "read_committed" else ""
+        self._watch = TopicWatch(client, part.topic, part.topic_id)
+        self._since = time.monotonic()
+        self._looked = 0.0
+        self._is_away = False
+
+    def ends(self) -> None:
+        """Note that something has arrived."""
+        self._since, self._is_away = time.monotonic(), False
+
+    def lasts(self, doing: str, position: int) -> None:
+        """Look now and then for what the silence may mean.
+
+        Raises:
+            DataLostError: the topic was deleted and created again, or the partition ends before the range does.
+            NotFoundError: the topic was deleted.
+            UnavailableError: the brokers answer and have given no record for ``ANSWER_SECONDS``, or they have not
+                answered for as long as the client waits for them, if that is longer.
+        """
+        now = time.monotonic()
+        most = max(ANSWER_SECONDS, self._client.wait_seconds) if self._is_away else ANSWER_SECONDS
+        if now - self._since >= most:
+            hint = self._hint if not self._is_away else f" {self._client.bootstrap_servers} does not answer."
+            msg = f"{doing}: no record arrived in {most:.0f} s, at offset {position}.{hint}"
+            raise UnavailableError(msg)
+        if now - max(self._since, self._looked) < LOOK_SECONDS:
+            return
+        self._looked, was_away = now, self._is_away
+        self._watch.look()
+        self._is_away = not self._reaches_end()
+        if was_away and not self._is_away:
+            # Now the client connects again.
+            self._since = time.monotonic()
+        elif self._is_away and not was_away:
+            logger.warning("%s: %s does not answer; waiting for it.", doing, self._client.bootstrap_servers)
+
+    def _reaches_end(self) -> bool:
+        """Return whether the brokers answer, and check that the partition reaches to the end of the range."""
+        part, client = self._part, self._client.within(LOOK_SECONDS_MAX)
+        try:
+            end = latest_offsets(client, part.topic, read_committed=False)[part.partition]
+        except UnavailableError as error:
+            logger.debug("look at the end of topic %r: %s", part.topic, error)
+            return False
+        if end < part.end:
+            msg = (
+                f"read {part}: the partition ends at offset {end}. The broker has lost the end of the log, as after an "
+                "unclean leader election. For the log of a table, log.repair() publishes what is missing again."
+            )
+            raise DataLostError(msg)
+        return True
 
 
 def _within(take: Take, count: int, doing: str, remedy: str) -> tuple[Records | None, int]:

@@ -106,4 +106,5 @@ class KafkaTail:
 
     def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
         """Return a split of the records between two offsets."""
-        return RecordsSplit(self._log, partition, start, end, newest)
+        log = replace(self._log, client=self._log.client.outlasting())
+        return RecordsSplit(log, partition, start, end, newest)

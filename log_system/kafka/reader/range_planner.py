@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -65,10 +65,10 @@ def plan(bound: BoundLog, after: int, through: int, columns: Columns) -> list[Sp
     """
     pieces: dict[int, list[LogPiece | FilesSplit]] = {}
     topics: set[str] = set()
-    gate = Gate(bound.index)
+    gate, settings = Gate(bound.index), replace(bound.settings, client=bound.settings.client.outlasting())
     try:
         for spec, first, last in _epochs(bound, after, through):
-            log = bound.settings.under(with_kind(spec.change_columns.named))
+            log = settings.under(with_kind(spec.change_columns.named))
             adapt = Adapter(spec.change_columns, columns, RESTART)
             entries = gate.entries(first - 1, last)
             topics |= {entry.topic for entry in entries}

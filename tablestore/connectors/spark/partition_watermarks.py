@@ -30,6 +30,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StructField, Str
 from log_system.kafka.client.cluster import Offsets, Partition
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.secrets import reveal, wrap
+from log_system.outages import outlasting
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
@@ -245,7 +246,7 @@ class _Pulse:
     def __init__(self, table: KafkaTable, watched: PartitionWatermarks) -> None:
         self._table = table
         self._watched = watched
-        self._scan = Scan(table.scan_spec())
+        self._scan = outlasting(Scan(table.scan_spec()))
         self._ends: Offsets = {}
         self._moved_at: dict[Partition, float] = {}
         self._since = 0.0

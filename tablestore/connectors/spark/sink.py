@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from log_system.kafka.client.cluster import delete_groups
 from log_system.kafka.client.topic import describe_topic
+from log_system.outages import Outages
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.after_write import after_write
@@ -152,7 +153,8 @@ class Sink:
         writer = TransactionalWriter(
             client, options.topic, options.transactional_prefix, options.properties.transaction_timeout_ms
         )
-        writer.write(batch, partial(self._staged, names))
+        # The query has been answered before, when it opened the sink.
+        Outages(was_answered=self.is_stream).outlast(partial(writer.write, batch, partial(self._staged, names)))
 
         def clear_up() -> None:
             if batch_number is None:

@@ -72,7 +72,7 @@ def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> It
         rest = parts.pop()
         try:
             for records in read_records(
-                options.client(),
+                options.client().outlasting(),
                 options.group_id,
                 rest,
                 Wanted(all_keys=decoder.needs_keys, messages=decoder.needs_messages),

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from log_system.kafka.client.cluster import Offsets, Partition
 from log_system.kafka.client.consumers import FetchRange
+from log_system.outages import outlasting
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.records import LogEnd
 from snapshot.row_kind import CHANGE_TYPE
@@ -75,6 +76,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table = table
         self._schema: pa.Schema = arrow_schema(schema)
         self._scan: Scan | None = None
+        self._asked: Scan | None = None
         self._target: _Look | None = None
         self._committed: Mapping[Partition, int] = {}
         self._committing: tuple[Mapping[Partition, int], Future[None]] | None = None
@@ -206,10 +208,10 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = {
             each: offset
             for each, offset in offsets.items()
-            if self._committed.get(each) != offset and self._plan.is_known(each[0])
+            if self._committed.get(each) != offset and self._own_scan.is_known(each[0])
         }
         if moved:
-            self._committing = offsets, self._threads.submit(self._plan.commit, moved)
+            self._committing = offsets, self._threads.submit(self._own_scan.commit, moved)
 
     def _await_commit(self) -> None:
         """Wait for the commit that has been started."""
@@ -258,6 +260,13 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _plan(self) -> Scan:
+        """The scan, which outlasts outages of the brokers."""
+        if self._asked is None:
+            self._asked = outlasting(self._own_scan)
+        return self._asked
+
+    @property
+    def _own_scan(self) -> Scan:
         if self._scan is None:
             self._scan = Scan(self._spec())
         return self._scan

@@ -179,6 +179,21 @@ def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restar
     audit(sink, servers)
 
 
+def test_a_query_goes_on_when_publishing_is_possible_again(
+    spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(publish, "ATTEMPTS_MAX", 1)
+    for number in (1, 2):
+        source.write(frame(spark, [(number, "a")]))
+    stream = source.read_stream(scan_mode="earliest", max_snapshots=1).select("id", "v")
+    with failing(KafkaPublisher, "publish", UnavailableError("the broker is away"), hits=range(2, 4)) as calls:
+        run(BY_HANDLE, stream, sink, tmp_path / "checkpoint")
+    assert calls() == 4
+    assert sink.snapshots()[0].id == 2
+    audit(sink, servers)
+
+
 def test_a_handle_can_be_used_while_its_stream_runs(
     spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path
 ) -> None:
