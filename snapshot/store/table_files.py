@@ -476,12 +476,6 @@ class TableFiles:
         return with_kind(self.spec.change_columns.named)
 
 
-def is_of_another(storage: Storage, table_id: str) -> bool:
-    """Return whether a folder contains a Delta table that was not created for the table with this id."""
-    log = DeltaLog(storage)
-    return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
-
-
 def root_schema(spec: TableSpec) -> pa.Schema:
     """Return the columns of the base table."""
     return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical

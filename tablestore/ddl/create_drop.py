@@ -28,7 +28,8 @@ from snapshot.errors import (
 from snapshot.schema.spark_types import arrow_schema, check_bucket_key, check_schema, table_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
-from snapshot.store.table_files import TableFiles, is_of_another
+from snapshot.store.creation import check_created, is_of_another
+from snapshot.store.table_files import TableFiles
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, read_intent, storage_of
@@ -240,6 +241,7 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
     if TableFiles.open(storage).spec.table_id != spec.table_id:
         msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
         raise TableReplacedError(msg)
+    check_created(table.files)
     # Step 1.
     intent = Intent("drop", table_id=spec.table_id, topic=log.name, properties=kafka_properties(spec))
     if not keep_topic and (identity := log.identify(spec)) is not None:

@@ -15,6 +15,7 @@ from log_system.report import Progress
 from snapshot.delta.forked import check_process
 from snapshot.records import CommitId, Snapshot
 from snapshot.staging.stage import StagedFile, Stager
+from snapshot.store.creation import check_created
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact_if_due
@@ -52,6 +53,8 @@ class TableHandle(ABC):
         self._open_writer(table)
 
     def _open_publisher(self, table: TableContext) -> LogPublisher | None:
+        if table.log.publishes:
+            check_created(table.files)
         return table.log.publisher(self._publish_tasks)
 
     def _open_writer(self, table: TableContext) -> None:

@@ -21,8 +21,10 @@ from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import delete_topic, describe_topic, topic_ids
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import AlreadyExistsError, NotFoundError, TableReplacedError, UnavailableError
+from snapshot.delta.entries import entry_of
+from snapshot.errors import AlreadyExistsError, CorruptedError, NotFoundError, TableReplacedError, UnavailableError
 from snapshot.storage import Storage
+from tablestore import open_local
 from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
@@ -80,6 +82,24 @@ def drop_half(table: TableContext) -> None:
 def id_of(client: KafkaClient, name: str) -> str | None:
     found = topic_ids(client, name)
     return None if found is None else found.topic_id
+
+
+def test_a_clone_is_refused_and_the_topic_stays(servers: str, client: KafkaClient, name: str, path: Path) -> None:
+    """Delta's SHALLOW CLONE and CREATE TABLE LIKE take the properties along, and with them the definition."""
+    publish(make_table(path, servers, name, key=False, log__format="arrow"))
+    actions = [json.loads(line) for line in (path / entry_of(0)).read_text().splitlines()]
+    commit = {"commitInfo": {"timestamp": 1, "operation": "CLONE"}}
+    clone = path.parent / "clone"
+    (clone / "_delta_log").mkdir(parents=True)
+    (clone / entry_of(0)).write_text(
+        "\n".join(json.dumps(each) for each in (commit, *(each for each in actions if "commitInfo" not in each)))
+    )
+    for use in (open_local, create_drop.drop_at):
+        with pytest.raises(CorruptedError, match=r"another tool made this Delta table \(CLONE\)"):
+            use(str(clone))
+    assert id_of(client, name) == TableContext.open(str(path)).spec.topic_id
+    assert (clone / entry_of(0)).exists()
+    assert open_local(path).count() == 2
 
 
 def test_the_ids_of_topic_and_cluster_are_kept_in_the_table(

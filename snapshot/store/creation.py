@@ -1,0 +1,37 @@
+"""Who created a Delta table: its first commit names the table of the store for which it was made."""
+
+from __future__ import annotations
+
+from snapshot.delta.log import DeltaLog
+from snapshot.errors import CorruptedError
+from snapshot.storage import Storage
+from snapshot.store.table_files import TABLE, TableFiles
+
+
+def is_of_another(storage: Storage, table_id: str) -> bool:
+    """Return whether a folder contains a Delta table that was not created for the table with this id."""
+    log = DeltaLog(storage)
+    return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
+
+
+def check_created(files: TableFiles) -> None:
+    """Check that the store created the table, and no other tool as a clone, which has the definition of another one.
+
+    Whoever publishes or drops by that definition would do so to the log of the table that was cloned. Where the first
+    commit has expired, nothing is checked.
+
+    Raises:
+        CorruptedError: another tool created it.
+    """
+    log = files.log
+    if not log.has_entry(0):
+        return
+    first = log.commit_at(0, fresh=False)
+    if "kind" not in first.info or first.info.get(TABLE, files.spec.table_id) != files.spec.table_id:
+        msg = (
+            f"{log.storage.root}: another tool made this Delta table ({first.operation or 'no operation given'}) with "
+            "the definition of a table of the store, as a clone has it, and so with that table's log. Nothing was "
+            "changed. Read it by Delta's own readers, or write its rows to a table that the store creates. To remove "
+            "it, delete the folder."
+        )
+        raise CorruptedError(msg)
