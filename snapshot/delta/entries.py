@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -205,6 +205,16 @@ def facts(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of ``commitInfo`` that hold the facts about a commit and its note."""
     note = {NOTE: str(info[NOTE])} if NOTE in info else {}
     return {INFO_KEY: to_json({name: value for name, value in info.items() if name != NOTE}), **note}
+
+
+def with_columns_of_others(schema_json: str, before_json: str, own: Collection[str] | None) -> str:
+    """Return a schema's JSON with those columns of the one before that have none of these names, in lower case."""
+    if own is None:
+        return schema_json
+    schema = json.loads(schema_json)
+    known = {*own, *(field["name"].lower() for field in schema["fields"])}
+    schema["fields"] += [field for field in json.loads(before_json)["fields"] if field["name"].lower() not in known]
+    return json.dumps(schema)
 
 
 def metadata(

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -136,6 +136,10 @@ class DeltaLog:
         if state is None or state.version < least:
             state = self._fresh()
         return state.version, dict(state.base.configuration)
+
+    def schema_json(self) -> str:
+        """Return the columns of the newest version, also those of other writers, as Delta's schema JSON."""
+        return self._fresh().base.protocol.schema_json
 
     def has_schema(self, schema: pa.Schema) -> bool:
         """Return whether the newest version has this schema."""
@@ -262,10 +266,7 @@ class DeltaLog:
         transactions: Sequence[tuple[str, int]] = (),
         data_change: bool = True,
     ) -> Commit:
-        """Commit ``version`` atomically, unless another commit has taken it.
-
-        Returns:
-            The commit as recorded in its entry.
+        """Commit ``version`` atomically, unless another commit has taken it; return the commit.
 
         Raises:
             ConflictError: another commit has taken the version; this one has not landed.
@@ -287,31 +288,30 @@ class DeltaLog:
     def alter(
         self,
         version: int,
-        *,
         schema: pa.Schema,
+        *,
+        own: Collection[str] | None = None,
         configuration: Mapping[str, str],
         info: Mapping[str, Any],
         add: Sequence[DataFile] = (),
         remove: Sequence[DataFile] = (),
     ) -> Commit:
-        """Commit ``version`` with other columns or properties, and optionally files.
+        """Commit ``version`` with other columns or properties, and optionally files; return the commit.
 
         Args:
             version: the version.
             schema: all columns, including partition columns, which cannot change.
+            own: names of all columns that the store ever had in files; those of others stay. None: no others stay.
             configuration: properties to set; others stay.
             info: facts about the commit to record.
             add: files with new data.
             remove: files whose data is removed.
 
-        Returns:
-            The commit as recorded in its entry.
-
         Raises:
             TableStoreError: as in ``commit``.
         """
         state, now_ms = self._at(version - 1), int(time.time() * 1000)
-        before = state.base.table.metadata()
+        before, columns = state.base.table.metadata(), Schema.from_arrow(without_invariants(schema)).to_json()
         actions = [entries.commit_info(now_ms, "CHANGE COLUMNS", info)]
         asked = state.base.protocol
         if any(map(has_local_time, schema.types)) and entries.NTZ_FEATURE not in asked.reader_features:
@@ -320,7 +320,7 @@ class DeltaLog:
         actions.append(
             entries.metadata(
                 table_id=str(before.id),
-                schema_json=Schema.from_arrow(without_invariants(schema)).to_json(),
+                schema_json=entries.with_columns_of_others(columns, asked.schema_json, own),
                 partition_by=before.partition_columns,
                 configuration={**before.configuration, **configuration},
                 created_ms=before.created_time,

@@ -118,7 +118,8 @@ def _is_label(source: pa.DataType, to: pa.DataType) -> bool:
     """Return whether two Arrow types represent the same Delta type."""
     types = pa.types
     if types.is_timestamp(source) and types.is_timestamp(to):
-        return (source.tz is None) == (to.tz is None)
+        # Of another writer, such as INT96; batch reads take it for UTC, too.
+        return source.tz is None or to.tz is not None
     texts = types.is_string, types.is_large_string, types.is_string_view
     blobs = types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
     return types.is_null(source) or any(

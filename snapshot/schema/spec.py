@@ -119,6 +119,12 @@ class TableSpec:
         earlier = self.past[number]
         return replace(self, schema_json=earlier.schema_json, since=earlier.since, past=self.past[:number])
 
+    @property
+    def stored_names(self) -> set[str]:
+        """The names that columns have or had in files, in lower case."""
+        schemas = (self.schema_json, *(each.schema_json for each in self.past))
+        return {name.lower() for each in schemas for name in Columns.of(each).physical.names}
+
     def with_columns(self, schema_json: str, since: int) -> TableSpec:
         """Return the definition with new columns as of a snapshot."""
         past = (*self.past, PastSchema(self.since, self.schema_json))

@@ -166,7 +166,8 @@ class SnapshotChanges:
 
     def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         with self._opened(file) as source:
-            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            # Spark's own Delta writes timestamps as INT96, which Arrow reads as nanoseconds: far times do not fit.
+            parquet = pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
             if 0 <= file.rows != parquet.metadata.num_rows:
                 msg = f"expected {file.rows} rows, got {parquet.metadata.num_rows}"
                 raise pa.ArrowInvalid(msg)

@@ -166,9 +166,9 @@ class TableFiles:
             ConflictError: another commit has taken that id.
             UnavailableError: a file system operation failed.
         """
-        info = {"kind": "alter", "rows": 0, "commit": commit_id}
-        configuration = {SPEC_PROPERTY: spec.to_json()}
-        return as_snapshot(self.log.alter(snapshot_id, schema=log_schema(spec), configuration=configuration, info=info))
+        info, properties = {"kind": "alter", "rows": 0, "commit": commit_id}, {SPEC_PROPERTY: spec.to_json()}
+        own = spec.stored_names
+        return as_snapshot(self.log.alter(snapshot_id, log_schema(spec), own=own, configuration=properties, info=info))
 
     def latest(self, *, fresh: bool = True) -> int:
         """Return the id of the newest snapshot.

@@ -116,7 +116,9 @@ def _altered(
 ) -> TableSpec:
     """Return the table's definition after the changes; all checks are made here."""
     before = with_physical_names(spec.schema_json)
-    past = [with_physical_names(each.schema_json) for each in spec.past]
+    # Files of other writers may have columns that the table has never had.
+    schemas = (*(each.schema_json for each in spec.past), table.files.log.schema_json())
+    past = [with_physical_names(each) for each in schemas]
     columns = evolved(before, changes, past=past, bound=_bound(spec), widens=_aggregated(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
     if columns != before:

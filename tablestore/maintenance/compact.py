@@ -130,7 +130,7 @@ def _commit_root(
     if not spec.past or files.base_table.has_schema(columns):
         files.base_table.commit(version, add=add, remove=remove, info=info)
     else:
-        files.base_table.alter(version, schema=columns, configuration={}, info=info, add=add, remove=remove)
+        files.base_table.alter(version, columns, configuration={}, info=info, add=add, remove=remove)
 
 
 def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> None:

@@ -129,7 +129,7 @@ def test_a_table_from_before_bounds_were_exact_is_read_right(spark: SparkSession
     table = TableStore.create(spark, tmp_path / "t", "id bigint, x double")
     log = DeltaLog(Storage.at(tmp_path / "t"))
     columns = pa.schema([("id", pa.int64()), ("x", pa.float64())])
-    log.alter(1, schema=columns, configuration={EXACT_BOUNDS: ""}, info={"kind": "alter"})
+    log.alter(1, columns, configuration={EXACT_BOUNDS: ""}, info={"kind": "alter"})
     write_deltalake(str(tmp_path / "t"), pa.table({"id": [1, 2], "x": [1.0, NAN]}), mode="append")
     table = TableStore.open(spark, tmp_path / "t")
     assert spark.read.format("delta").load(str(tmp_path / "t")).where("x > 5").count() == 0

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 from log_system.local_kafka.owned import LocalKafka
+from snapshot.delta.entries import entry_of
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
 from tablestore import open_local
@@ -178,6 +182,42 @@ def test_without_a_key_changed_rows_are_adopted(tmp_path: Path, command: Callabl
     assert adopted.rows == sum((before - now).values()) + sum((now - before).values()) - 1
     assert held(tmp_path / "t") == folded(tmp_path / "t") == now
     assert adopt(TableContext.open(str(tmp_path / "t"))) is None
+
+
+def test_timestamps_as_spark_writes_them_are_changes(tmp_path: Path) -> None:
+    """Spark's own Delta writes INT96 unless it is told otherwise, which holds times that nanoseconds do not."""
+    columns = StructType().add("id", "long").add("at", "timestamp").add("s", StructType().add("at", "timestamp"))
+    key = {"primary_key": [], "partition_by": []}
+    table = create_drop.create(str(tmp_path / "t"), columns, **key, log_system=None, options={})
+    times = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), None]
+    rows = [{"id": n, "at": at, "s": {"at": at}} for n, at in enumerate(times)]
+    foreign = pa.Table.from_pylist(rows, table.files.spec.arrow)
+    pq.write_table(foreign, tmp_path / "t" / "foreign.parquet", use_deprecated_int96_timestamps=True)
+    size = (tmp_path / "t" / "foreign.parquet").stat().st_size
+    action = {"path": "foreign.parquet", "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+    (tmp_path / "t" / entry_of(1)).write_text(json.dumps({"add": action}))
+    assert open_local(tmp_path / "t").to_arrow().to_pylist() == rows
+    feed = pa.Table.from_batches(open_local(tmp_path / "t").changes(0))
+    assert feed.select(["id", "at", "s"]).to_pylist() == rows
+
+
+def test_a_column_of_another_writer_is_no_column_of_the_store(tmp_path: Path) -> None:
+    """One of the same name that is added later has none of its values; for other tools both are there."""
+    make(tmp_path / "t", key=False)
+    more = ROWS.append_column("more", pa.array([1, 2], pa.int32()))
+    write_deltalake(tmp_path / "t", more, mode="append", schema_mode="merge")
+    expected = held(tmp_path / "t")
+    for name in ("other", "more"):
+        open_local(tmp_path / "t").alter.add_column(name, "string")
+    open_local(tmp_path / "t").write([{"id": 50, "v": "after", "more": "own"}])
+    assert held(tmp_path / "t") == folded(tmp_path / "t") == expected + Counter([(50, "after")])
+    own = Counter({None: expected.total(), "own": 1})
+    assert Counter(open_local(tmp_path / "t").to_arrow().column("more").to_pylist()) == own
+    assert Counter(row["more"] for batch in open_local(tmp_path / "t").changes(0) for row in batch.to_pylist()) == own
+    seen = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
+    assert Counter((row["more"], row["more_2"]) for row in seen) == Counter(
+        {(None, None): expected.total() - 2, (1, None): 1, (2, None): 1, (None, "own"): 1}
+    )
 
 
 def test_a_version_is_skipped_on_demand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
