@@ -137,8 +137,13 @@ class TableSpec:
 
     @property
     def bucket_key(self) -> tuple[str, ...]:
-        """The columns whose hash is the bucket of a row of an append table; empty if its rows have no bucket."""
+        """The columns that the option `BUCKET_KEY` names: some of the primary key, or any without one; or none."""
         return tuple(filter(None, self.properties.get(BUCKET_KEY, "").split(",")))
+
+    @property
+    def hashed(self) -> tuple[str, ...]:
+        """The columns whose hash is the bucket of a row; empty if the rows of an append table have no bucket."""
+        return self.bucket_key or self.primary_key
 
     @property
     def rowkind_field(self) -> str | None:

@@ -432,7 +432,7 @@ def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Ite
     if buckets == 1:
         yield 0, batch
         return
-    bucket = bucket_of(batch, spec.primary_key or spec.bucket_key, buckets)
+    bucket = bucket_of(batch, spec.hashed, buckets)
     counts = np.bincount(bucket)
     present = np.flatnonzero(counts)
     if len(present) == 1:

@@ -32,7 +32,7 @@ def get_row(table: TableContext, snapshot: int, key: object, columns: list[str] 
             Python does not have.
     """
     values, spec = _values(table, key), table.spec
-    bucket = int(bucket_of(pa.RecordBatch.from_pydict(values), spec.primary_key, table.options.buckets)[0])
+    bucket = int(bucket_of(pa.RecordBatch.from_pydict(values), spec.hashed, table.options.buckets)[0])
     conditions = []
     for name, array in values.items():
         expression, value = bound(array[0].as_py(), array.type)

@@ -315,9 +315,9 @@ class TableOptions(Group):
     bucket_key: tuple[str, ...] | None = optional(
         BUCKET_KEY,
         COLUMNS,
-        "The columns whose hash is the bucket of a row in a table without a primary key, so that a partition of the "
-        "topic holds all rows with equal values in them. Default: rows have no bucket, and each file of a write goes "
-        "to one partition.",
+        "The columns whose hash is the bucket of a row, so that a partition of the topic holds all rows with equal "
+        "values in them: some of the primary key, by default all of it; or any in a table without one, in which rows "
+        "have no bucket by default, and each file of a write goes to one partition.",
     )
     changelog_producer: ChangelogProducer = option(
         "changelog-producer",

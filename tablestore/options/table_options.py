@@ -127,22 +127,24 @@ def parse_options(
 
 
 def _take_bucket_key(given: dict[str, str], primary_key: Sequence[str]) -> None:
-    """Remove ``bucket-key`` from the options of a table with a primary key, where it can only be that key.
+    """Check ``bucket-key`` of a table with a primary key, and remove it from the options if it is that key.
 
     Raises:
-        InvalidInputError: it is something else.
+        InvalidInputError: it has other columns, by which rows of one key could be in several buckets.
     """
-    text = given.pop(BUCKET_KEY, None) if primary_key else None
+    text = given.get(BUCKET_KEY) if primary_key else None
     if text is None:
         return
     names = OptionSpec(BUCKET_KEY, COLUMNS).parse(text)
-    if sorted(names) != sorted(primary_key):
+    if not set(names) <= set(primary_key):
         msg = (
-            f"option '{BUCKET_KEY}': expected the primary key {list(primary_key)}, got {list(names)}: the bucket of a "
-            "row is a hash of its whole key, and its partition in the log. Leave the option out; 'partition_by' "
+            f"option '{BUCKET_KEY}': expected columns of the primary key {list(primary_key)}, got {list(names)}: all "
+            "rows of a key must be in one bucket, which is its partition in the log. Leave others out; 'partition_by' "
             "(PARTITIONED BY) divides rows by other columns."
         )
         raise InvalidInputError(msg)
+    if set(names) == set(primary_key):
+        del given[BUCKET_KEY]
 
 
 def _check_value(name: str, text: str) -> None:

@@ -111,7 +111,7 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
 def by_buckets(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
     """Return a frame whose rows of a bucket are all in one Spark partition, which may hold several buckets."""
     partitions = shares(frame.sparkSession, buckets)
-    keys = ", ".join(backquoted(name) for name in spec.primary_key)
+    keys = ", ".join(backquoted(name) for name in spec.hashed)
     return frame.repartitionById(partitions, F.expr(f"pmod(pmod(hash({keys}), {buckets}), {partitions})"))
 
 

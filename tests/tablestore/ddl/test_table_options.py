@@ -207,10 +207,11 @@ def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, r
     assert reason in message
 
 
-def test_a_bucket_key_may_be_the_primary_key_and_nothing_else_where_there_is_one() -> None:
-    message = refusal({"bucket-key": "a"}, key=("a", "b"))
-    assert "the bucket of a row is a hash of its whole key" in message
+def test_a_bucket_key_has_columns_of_the_primary_key_where_there_is_one() -> None:
+    message = refusal({"bucket-key": "a,c"}, key=("a", "b"))
+    assert "all rows of a key must be in one bucket" in message
     assert parse_options({"bucket-key": "b,a"}, primary_key=["a", "b"]).bucket_key is None
+    assert parse_options({"bucket-key": "b"}, primary_key=["a", "b"]).bucket_key == ("b",)
     assert parse_options({"bucket-key": "b, a"}, primary_key=[]).to_properties()["bucket-key"] == "b,a"
     assert parse_options({"bucket-key": "b, a", "bucket": 3}, primary_key=["a", "b"]).buckets == 3
 

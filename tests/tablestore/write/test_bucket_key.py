@@ -204,3 +204,29 @@ def test_a_bucket_is_read_from_any_row_on(tmp_path: Path, monkeypatch: pytest.Mo
                     assert [row for each in changes.batches(bucket, skip) for row in each.to_pylist()] == rows[skip:]
                 found += len(rows)
             assert found == 60
+
+
+def test_some_columns_of_a_primary_key_are_the_bucket_key(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """All writers and lookups agree on the bucket, which is the same for all keys with these columns."""
+    name, path = topic(), str(tmp_path / "t")
+    columns = "n long, room string, note string"
+    table = TableStore.create(
+        spark, path, columns, primary_key=["n", "room"], log_system="kafka", options=options_of(kafka, name)
+    )
+    rows = [{"n": n, "room": ROOMS[n % 20], "note": "old"} for n in range(200)]
+    table.write(spark.createDataFrame([(row["n"], row["room"], "old") for row in rows], columns))
+    with open_local(path) as local:
+        local.write([row | {"note": "new"} for row in rows[::2]])
+        local.delete("n >= 190")
+        assert local.get((4, ROOMS[4])) == {"n": 4, "room": ROOMS[4], "note": "new"}
+        assert local.get((191, ROOMS[11])) is None
+    table.update("n = 1", {"note": "'updated'"})
+    table.compact()
+    left = {(n, ROOMS[n % 20], "updated" if n == 1 else "new" if n % 2 == 0 else "old") for n in range(190)}
+    assert {tuple(row) for row in table.read().collect()} == left
+    assert table.verify().ok
+    bucket = buckets_of(spark, ROOMS)
+    for partition, messages in enumerate(drain_raw(kafka.bootstrap_servers, name, BUCKETS)):
+        assert {bucket[json.loads(message.key())["room"]] for message in messages} == {partition}
