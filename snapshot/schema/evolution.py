@@ -233,7 +233,8 @@ def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) ->
             f"column {change.path!r} cannot change from {data_type.simpleString()} to "
             f"{change.type.simpleString()}: a type can only be widened (byte to short to int to bigint, these to "
             "decimal, all but bigint to double, float to double, decimal to one with no fewer digits before and after "
-            "the point). Add a column instead."
+            "the point). For another type, rename the column, add a new one, fill it by an update and drop the old "
+            "one, as docs/guide/schema.md shows under 'Another type'."
         )
         raise InvalidInputError(msg)
     return change.type

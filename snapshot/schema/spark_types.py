@@ -293,6 +293,8 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
         if not isinstance(data_type, allowed):
             words = ", ".join(t.typeName() for t in allowed)
             msg = f"{what}: column {name!r} has type {data_type.simpleString()}; allowed are {words}."
+            if allowed is _PARTITION_TYPES and isinstance(data_type, TimestampType | TimestampNTZType):
+                msg += " A partition of an instant would hold few rows: partition by a column of its date or hour."
             raise InvalidInputError(msg)
         if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
             # Buckets, folders and merging compare bytes; another collation could treat two different keys as equal.

@@ -64,7 +64,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "blob-field": _BLOBS,
     "blob-view-field": _BLOBS,
     "changelog-producer.row-deduplicate": "leave it out: a row that changes nothing is no change",
-    "add-column-before-partition": "say where: ALTER TABLE ... ADD column type AFTER another",
+    "add-column-before-partition": "use ALTER TABLE ... ADD column type AFTER another",
     "alter-column-null-to-not-null.disabled": "leave it out: a nullable column cannot become NOT NULL",
     "disable-explicit-type-casting": "leave it out: a column only gets a wider type",
     "ignore-update-before": "use ignore-delete, which drops deletes and the rows before updates",

@@ -215,11 +215,8 @@ def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPo
         return []
     found: list[Change] = []
     found += _retyped(made, (column.name,), before.type.spark, column.type.spark)
-    if before.type.nullable and not column.type.nullable:
-        msg = f"table '{made.name}': column '{column.name}' cannot become NOT NULL: existing rows may have NULL in it."
-        raise InvalidInputError(msg)
-    if not before.type.nullable and column.type.nullable and column.name not in made.primary_key:
-        found.append(AllowNull(name))
+    if column.name not in made.primary_key:
+        found += _nulls(made, (column.name,), before.type.nullable, column.type.nullable)
     if before.comment != column.comment:
         found.append(CommentColumn(name, column.comment))
     if place is not None:
@@ -270,7 +267,7 @@ def _refielded(made: CreateTable, path: tuple[str, ...], before: StructType, aft
 
 
 def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> Iterator[Change]:
-    """Yield the change that lets a field, an element or a value be NULL, if there is one.
+    """Yield the change that lets a column, a field, an element or a value be NULL, if there is one.
 
     Raises:
         InvalidInputError: it is to become NOT NULL.
@@ -278,7 +275,10 @@ def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) 
     if after and not before:
         yield AllowNull(_dotted(path))
     elif before and not after:
-        msg = f"table '{made.name}': '{'.'.join(path)}' cannot become NOT NULL: existing rows may have NULL in it."
+        msg = (
+            f"table '{made.name}': '{'.'.join(path)}' cannot become NOT NULL: old snapshots, and records in the log, "
+            "may have NULL in it. CREATE a table with it, and INSERT the rows INTO that one."
+        )
         raise InvalidInputError(msg)
 
 
