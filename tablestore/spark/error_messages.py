@@ -32,14 +32,23 @@ _MASKED: Final = "streamReader"
 _OURS: Final = re.compile(r"(?:^|: )(?:snapshot|log_system|tablestore)\.[\w.]+Error: (.+)$", re.MULTILINE)
 """An error of this program in a message of Spark, with or without a Python traceback."""
 
+_IN_BATCH: Final = re.compile(
+    r"\bpyspark\.errors\.[\w.]+: (?:\[USER_RAISED_EXCEPTION\] )?(.+?)(?: SQLSTATE: P0001)?$", re.MULTILINE
+)
+"""An error of Spark in the traceback of the function that a streaming query calls with each micro-batch."""
+
 _NO_ROOM: Final = re.compile(r"java\.io\.IOException: (No space left on device|Disk quota exceeded)")
 
 S = TypeVar("S", bound=type)
 
 
 def own_message(error: Exception) -> str | None:
-    """Return the message of the error of this program within an exception of Spark, or of a full disk; None if none."""
-    found: list[str] = _OURS.findall(str(error))
+    """Return the message of the error of this program within an exception of Spark, or of a full disk; None if none.
+
+    The same of an error of Spark in a micro-batch, such as a failed CAST, around which there are tracebacks.
+    """
+    text = str(error)
+    found: list[str] = _OURS.findall(text) or _IN_BATCH.findall(text)
     return found[-1] if found else _full_disk(error)
 
 

@@ -157,10 +157,10 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
             "a range and 'snapshot' exclude each other",
         ),
         (
-            "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-scan-mode' = 'diff') */",
-            "'diff' is not supported: use SELECT .* EXCEPT",
+            "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-scan-mode' = 'x') */",
+            "expected one of auto, delta, changelog, diff, got 'x'",
         ),
-        ("SELECT * FROM s$files /*+ OPTIONS('snapshot' = '1') */", "there is no table or view 's\\$files'"),
+        ("SELECT * FROM s$files /*+ OPTIONS('snapshot' = '1') */", "shows what the table is now and takes no hint"),
         ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),
         ("CREATE VIEW x AS SELECT * FROM t /*+ OPTIONS('properties.sasl.password' = 'p') */", "holds a credential"),
         (f"SELECT /*+ LOOKUP('table' = 'x') */ {LOOKED}", "hint LOOKUP: table 'x': the query looks up d, s"),

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
 from tests.harness.waiting import PATIENCE_SECONDS
-from tests.sql.test_run import BATCH, rows
+from tests.sql.test_run import BATCH, STREAMING, finish, rows
 
 WRITES = ["INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (1, 'b'), (2, 'b')", "DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (3, 'c')"]  # fmt: skip  # noqa: E501
 
@@ -58,6 +59,56 @@ def test_a_range_has_the_newest_row_of_each_key_that_changed(catalog: Catalog, o
         between(catalog, f"'incremental-between' = '{d},{a}'")
     with pytest.raises(NotFoundError):
         between(catalog, f"'incremental-between' = '{d},99'")
+
+
+def test_a_difference_compares_two_snapshots_whatever_happened_in_between(catalog: Catalog) -> None:
+    ids = [each for each, _ in history(catalog)]
+    start, a, b, c, d = ids[-5:]
+    diff = "'incremental-between' = '{},{}', 'incremental-between-scan-mode' = 'diff'".format
+    assert between(catalog, diff(a, d)) == [(2, "b"), (3, "c")]
+    assert between(catalog, diff(start, c)) == [(2, "b")]
+    assert between(catalog, diff(b, b)) == []
+    assert between(catalog, diff(a, b), "t$audit_log") == [("+I", 1, "b"), ("+I", 2, "b")]
+    assert between(catalog, diff(a, d), "t$audit_log") == [("+I", 2, "b"), ("+I", 3, "c"), ("-D", 1, "a")]
+    assert between(catalog, diff(a, d), "t$binlog") == [("+I", [2], ["b"]), ("+I", [3], ["c"]), ("-D", [1], ["a"])]
+    table_of(catalog).tags.create("early", snapshot=a)
+    table_of(catalog).maintenance.expire(older_than="0 s", keep_last=1)
+    assert between(catalog, diff("early", d)) == [(2, "b"), (3, "c")]
+    catalog.sql("CREATE TABLE m (k INT, v MAP<STRING, INT>)")
+    with pytest.raises(InvalidInputError, match="has a MAP, which cannot be compared"):
+        between(catalog, diff(0, 0), "m")
+
+
+def test_a_difference_without_a_key_counts_equal_rows(catalog: Catalog) -> None:
+    catalog.sql(
+        f"CREATE TABLE a (v INT); INSERT INTO a VALUES (1), (1), (2); {BATCH}; INSERT OVERWRITE a VALUES (1), (3), (3)"
+    )
+    diff = "'incremental-between' = '1,2', 'incremental-between-scan-mode' = 'diff'"
+    assert between(catalog, diff, "a") == [(3,), (3,)]
+    assert between(catalog, diff, "a$audit_log") == [("+I", 3), ("+I", 3), ("-D", 1), ("-D", 2)]
+    times = [each.timestamp_ms for each in reversed(catalog.table("a").snapshots())]  # type: ignore[union-attr]
+    timed = f"'incremental-between-timestamp' = '{{}},{times[-1]}', 'incremental-between-scan-mode' = 'diff'".format
+    assert between(catalog, timed(times[-2]), "a") == [(3,), (3,)]
+    assert between(catalog, timed(0), "a") == [(1,), (3,), (3,)]
+
+
+def test_the_changes_of_the_newest_snapshot(catalog: Catalog) -> None:
+    """Snapshots without changes, such as those of a compaction, do not count."""
+    newest = "'scan.mode' = 'latest-delta'"
+    catalog.sql("CREATE TABLE a (v INT)")
+    assert between(catalog, newest, "a") == []
+    catalog.sql("INSERT INTO a VALUES (1), (2); INSERT INTO a VALUES (3), (4)")
+    assert between(catalog, newest, "a") == [(3,), (4,)]
+    history(catalog)
+    table_of(catalog).compact()
+    assert between(catalog, newest) == [(3, "c")]
+    assert between(catalog, newest, "t$audit_log") == [("+U", 3, "c")]
+    with pytest.raises(InvalidInputError, match="is a range of its own: leave 'incremental-between' out"):
+        between(catalog, f"{newest}, 'incremental-between' = '0,1'")
+    with pytest.raises(InvalidInputError, match="exclude each other"):
+        between(catalog, f"{newest}, 'scan.snapshot-id' = '1'")
+    with pytest.raises(InvalidInputError, match="is of batch queries"):
+        catalog.sql(f"{STREAMING}; SELECT * FROM a /*+ OPTIONS({newest}) */")
 
 
 def test_a_column_of_any_name_keeps_its_values(catalog: Catalog) -> None:
@@ -184,3 +235,34 @@ def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:
     for query in catalog.sql(f"INSERT INTO r {joined}").queries:
         assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert rows(catalog, "SELECT * FROM r") == [(1, 10), (2, None)]
+
+
+def test_a_continuous_query_takes_the_rows_of_an_overwrite_for_further_ones_if_told_to(catalog: Catalog) -> None:
+    """Else it ends with a message without tracebacks of Python and Java."""
+    key = "'streaming-read-append-overwrite'"
+    catalog.sql("CREATE TABLE s (id INT, p STRING) PARTITIONED BY (p); CREATE TABLE copy (id INT, p STRING)")
+    catalog.sql("CREATE TABLE other LIKE copy; INSERT INTO s VALUES (1, 'x')")
+    copy, other = (
+        "INSERT INTO copy SELECT * FROM s",
+        f"INSERT INTO other SELECT * FROM s /*+ OPTIONS({key} = 'true') */",
+    )
+    finish(catalog, copy)
+    finish(catalog, other)
+    catalog.sql(f"{BATCH}; INSERT OVERWRITE s PARTITION (p = 'x') VALUES (2); UPDATE s SET id = 3; {STREAMING}")
+    (failed,) = catalog.sql(copy).queries
+    follows = catalog.follow(catalog.sql("SELECT * FROM s /*+ OPTIONS('scan.mode' = 'from-snapshot', 'scan.snapshot-id' = '2') */"), lambda frame, _: frame.collect())  # fmt: skip  # noqa: E501
+    for query in (failed, follows):
+        with pytest.raises(StreamingQueryException) as raised:
+            query.awaitTermination(int(PATIENCE_SECONDS))
+        for message in (str(raised.value), str(query.exception())):
+            assert message.startswith("table 's' has no PRIMARY KEY, so this query expects rows to be inserted only")
+            assert f"or set its option {key}" in message
+            assert "Traceback" not in message
+    finish(catalog, other)
+    assert rows(catalog, "SELECT * FROM other") == [(1, "x"), (2, "x"), (3, "x")]
+    catalog.sql(f"ALTER TABLE s SET ({key} = 'true'); SET 'pipeline.name' = 'again'")
+    finish(catalog, copy)
+    assert rows(catalog, "SELECT * FROM copy") == [(1, "x"), (3, "x")]
+    for word, text in (("PRIMARY KEY", f"CREATE TABLE k (k INT PRIMARY KEY NOT ENFORCED) WITH ({key} = 'true')"), ("expected 'true' or 'false'", f"ALTER TABLE s SET ({key} = 'x')")):  # fmt: skip  # noqa: E501
+        with pytest.raises(InvalidInputError, match=word):
+            catalog.sql(text)

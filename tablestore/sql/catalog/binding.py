@@ -57,6 +57,8 @@ LOOKUPS: Final = "lookup."
 """Options of Paimon that begin so change nothing: each micro-batch looks rows up in what the table is then."""
 DYNAMIC_PARTITION: Final = "lookup.dynamic-partition"
 """Paimon's older name of `PARTITIONS`."""
+ADDS_REPLACED: Final = "streaming-read-append-overwrite"
+"""Whether a continuous query of a table without a key takes rows that replace others for further ones."""
 Columns = tuple[PhysicalColumn | MetadataColumn, ...]
 #: Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten.
 _OF_CONNECTORS: Final = (
@@ -95,7 +97,7 @@ def connector_of(made: CreateTable) -> Connector | None:
 
 def is_reading(key: str) -> bool:
     """Return whether an option of a store table says how SQL reads it, and is kept in its definition only."""
-    return key == PARTITIONS or key.startswith(LOOKUPS)
+    return key in {PARTITIONS, ADDS_REPLACED} or key.startswith(LOOKUPS)
 
 
 def is_changelog(made: CreateTable) -> bool:

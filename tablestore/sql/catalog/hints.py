@@ -15,8 +15,9 @@ from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
-from tablestore.options.value_types import choice, duration_or_ms, integer, text
+from tablestore.options.value_types import BOOLEAN, choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import (
+    ADDS_REPLACED,
     CONNECTOR,
     DYNAMIC_PARTITION,
     LOOKUPS,
@@ -27,10 +28,10 @@ from tablestore.sql.catalog.binding import (
 )
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.partition_choice import PartitionChoice
-from tablestore.sql.catalog.read_range import RANGE_OPTIONS, ReadRange
+from tablestore.sql.catalog.read_range import NEWEST_CHANGES, RANGE_OPTIONS, ReadRange
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import HINTS, Mode
-from tablestore.sql.catalog.table_references import is_change_table
+from tablestore.sql.catalog.table_references import is_change_table, is_inside
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text, is_secret
@@ -40,7 +41,7 @@ _BATCH: Final = ("snapshot", "timestamp", "tag")
 """Options of hints for store tables, as of ``TableStore.read``."""
 SCHEMA: Final = "schema"
 """Option of hints for the columns of an old snapshot, as of ``TableStore.read``."""
-_STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger")
+_STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger", ADDS_REPLACED)
 """The same for streams, as of ``TableStore.read_stream``."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
@@ -51,9 +52,10 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
+    "consumer.expiration-time": "",
     DYNAMIC_PARTITION: PARTITIONS,
 }
-"""Options of Paimon, and what they are here."""
+"""Options of Paimon, and what they are here; empty for one that changes nothing in a query."""
 _PAIMON_MODES: Final = {
     "default": "",
     "full": "full",
@@ -62,6 +64,7 @@ _PAIMON_MODES: Final = {
     "from-snapshot": "from-snapshot",
     "from-snapshot-full": "from-snapshot-full",
     "from-timestamp": "from-timestamp",
+    NEWEST_CHANGES: NEWEST_CHANGES,
 }
 """Values of Paimon's ``scan.mode``, and what they are here; the default follows from the other options."""
 _BATCH_MODES: Final = {
@@ -206,6 +209,9 @@ def _with_options(scope: Scope, name: str, options: Options) -> str:
     if is_change_table(scope, name):
         table, _, what = name.rpartition("$")
         return f"{_with_options(scope, table, options)}${what}"
+    if is_inside(scope, name):
+        msg = f"'{name}' shows what the table is now and takes no hint; of metadata tables, the changes take hints."
+        raise InvalidInputError(msg)
     there = scope.definition(name)
     if not isinstance(there.made, CreateTable):
         msg = f"'{name}' is a view, which has no options. Put the hint after a table in the view's query."
@@ -217,7 +223,7 @@ def _with_options(scope: Scope, name: str, options: Options) -> str:
     made = replace(there.made, name=f"{name} {hint}")
     if connector_of(made) is None:
         options = _own(name, options)
-        _check_store(name, options, made.partitioned_by)
+        _check_store(name, options, made)
         definition = Definition(made, there.path, there.version, options)
         if scope.settings.mode is Mode.BATCH:
             batch_read(definition)
@@ -245,7 +251,7 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
-        if key.startswith(LOOKUPS) and key not in _PAIMON:
+        if not own or (key.startswith(LOOKUPS) and key not in _PAIMON):
             continue
         if own in found:
             msg = f"'{name}': option '{own}'{of} is given twice, once as '{key}'."
@@ -257,15 +263,20 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
     return tuple((key, value) for key, value in found.items() if value != "")
 
 
-def _check_store(name: str, options: Options, partitioned_by: tuple[str, ...], of: str = _OF_HINT) -> None:
+def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_HINT) -> None:
     known = tuple(dict.fromkeys((*_BATCH, SCHEMA, PARTITIONS, *RANGE_OPTIONS, *_STREAM)))
     for key, value in options:
-        if key == PARTITIONS and not partitioned_by:
+        if key == ADDS_REPLACED:
+            OptionSpec(key, BOOLEAN).parse(str(value))
+        if key == ADDS_REPLACED and made.primary_key:
+            msg = f"'{name}': option '{key}'{of}: the table has a PRIMARY KEY, so its queries read every change."
+            raise InvalidInputError(msg)
+        if key == PARTITIONS and not made.partitioned_by:
             msg = f"'{name}': option '{key}'{of}: the table has no partitions: it has no PARTITIONED BY."
             raise InvalidInputError(msg)
         if key == PARTITIONS:
             try:
-                PartitionChoice.of(str(value), partitioned_by)
+                PartitionChoice.of(str(value), made.partitioned_by)
             except InvalidInputError as error:
                 msg = f"'{name}': option '{key}'{of}: {error}"
                 raise InvalidInputError(msg) from error
@@ -286,7 +297,10 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     arguments = _arguments(definition, (*_BATCH, SCHEMA, "scan-mode", PARTITIONS, *RANGE_OPTIONS), "batch")
     for name in (PARTITIONS, *RANGE_OPTIONS):
         arguments.pop(name, None)
-    if arguments and range_read(definition) is not None:
+    between = range_read(definition)
+    if arguments.get("scan_mode") == NEWEST_CHANGES:
+        del arguments["scan_mode"]
+    if arguments and between is not None:
         msg = f"'{definition.name}': a range and '{next(iter(arguments))}' exclude each other. Leave one out."
         raise InvalidInputError(msg)
     mode = arguments.pop("scan_mode", "")
@@ -315,7 +329,7 @@ def read_options(made: CreateTable) -> Options:
     if connector_of(made) is not None or not given:
         return ()
     options = _own(made.name, given, of="")
-    _check_store(made.name, options, made.partitioned_by, of="")
+    _check_store(made.name, options, made, of="")
     return options
 
 
@@ -343,7 +357,7 @@ def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, A
         InvalidInputError: the hint has options that a stream of the table does not take.
     """
     assert isinstance(definition.made, CreateTable), "a view has no hints"
-    if read_options(definition.made):
+    if PARTITIONS in dict(read_options(definition.made)):
         msg = (
             f"'{definition.name}': a continuous query reads all partitions, not those of the table's option "
             f"'{PARTITIONS}', which is for lookup joins and batch queries. Say in WHERE what is read of another table "
@@ -351,6 +365,10 @@ def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, A
         )
         raise InvalidInputError(msg)
     arguments = _arguments(definition, _STREAM, "streaming")
+    arguments.pop(ADDS_REPLACED, None)
+    if arguments.get("scan_mode") == NEWEST_CHANGES:
+        msg = f"'{definition.name}': 'scan-mode'='{NEWEST_CHANGES}' is of batch queries. Use 'latest', from now on."
+        raise InvalidInputError(msg)
     for name in arguments.keys() & set(_BATCH):
         arguments.setdefault("scan_mode", f"from-{name}")
     late = [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
@@ -362,6 +380,13 @@ def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, A
         )
         raise InvalidInputError(msg)
     return arguments
+
+
+def adds_replaced(definition: Definition) -> bool:
+    """Return whether a stream takes rows that replace others for further ones, as a hint or the definition says."""
+    assert isinstance(definition.made, CreateTable), "a view has no hints"
+    given = dict(read_options(definition.made)) | dict(definition.hints)
+    return OptionSpec(ADDS_REPLACED, BOOLEAN).parse(str(given.get(ADDS_REPLACED, "false")))
 
 
 def _arguments(definition: Definition, names: tuple[str, ...], mode: str) -> dict[str, Any]:

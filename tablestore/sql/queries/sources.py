@@ -14,8 +14,8 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.connectors.spark.partition_watermarks import with_watermark
 from tablestore.spark.changelog import changelog
-from tablestore.sql.catalog.binding import connector_of, is_changelog
-from tablestore.sql.catalog.hints import stream_read, with_hints
+from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, is_changelog, name_of
+from tablestore.sql.catalog.hints import adds_replaced, stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
@@ -58,9 +58,11 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
         has_watermark = timed and made.watermark is not None and not made.primary_key
         frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
         return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
-    options = stream_read(scope.definition(made.name))
+    definition = scope.definition(made.name)
+    options = stream_read(definition)
     if not made.primary_key:
-        rows = with_computed(_added(table.read_stream(**options), made.name), made)
+        added = _added(table.read_stream(**options), name_of(made), replaces=adds_replaced(definition))
+        rows = with_computed(added, made)
         return of_rows(_timed(rows, made) if timed and made.watermark is not None else rows)
     return _of_key_table(with_computed(_changes_of(table, options), made), made)
 
@@ -100,15 +102,23 @@ def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
     return replace(merged, every=lambda: changes.drop(SEQ))
 
 
-def _added(changes: DataFrame, name: str) -> DataFrame:
+def _added(changes: DataFrame, name: str, *, replaces: bool) -> DataFrame:
     """Return the changes of a table without a primary key as append-only rows; any other change fails the query.
 
     Deletes from such tables are rare, and a query that had to expect them could not use windows, MIN or MAX.
+
+    Args:
+        changes: the changes.
+        name: the table's name.
+        replaces: whether rows that replace others are further rows, and deleted rows are ignored.
     """
+    if replaces:
+        written = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
+        return changes.where(F.col(CHANGE_TYPE).isin(*written)).drop(CHANGE_TYPE)
     msg = (
         f"table '{name}' has no PRIMARY KEY, so this query expects rows to be inserted only, but rows were deleted or "
-        "updated. Restart the query (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
-        "table a PRIMARY KEY."
+        "updated. Restart the query (DROP and CREATE the table it goes into, or SET 'pipeline.name'), give the table a "
+        f"PRIMARY KEY, or set its option '{ADDS_REPLACED}' to take the new rows of an update for further ones."
     )
     is_added = F.col(CHANGE_TYPE) == RowKind.INSERT.change_type
     return changes.where(F.when(is_added, F.lit(True)).otherwise(F.raise_error(F.lit(msg)).cast("boolean"))).drop(
