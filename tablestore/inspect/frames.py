@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tablestore.context import TableContext
@@ -72,4 +73,8 @@ class Inspector:
         Raises:
             InvalidInputError: there is no metadata table with this name.
         """
-        return arrow_frame(self._spark, inspected(self._table(), name))
+        return self.made(lambda table: inspected(table, name))
+
+    def made(self, make: Callable[[TableContext], pa.Table]) -> DataFrame:
+        """Return the rows that a function makes of the table's current metadata."""
+        return arrow_frame(self._spark, make(self._table()))

@@ -263,8 +263,8 @@ def consumers(table: TableContext) -> pa.Table:
 def tags(table: TableContext) -> pa.Table:
     """Return the tags.
 
-    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, and ``files`` and ``size_bytes`` of the tagged
-    snapshot.
+    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, and of the tagged snapshot ``files``,
+    ``size_bytes`` and ``rows`` (with changes that were not compacted; NULL if unknown).
     """
     rows = []
     for tag in table.files.tags.all():
@@ -277,10 +277,11 @@ def tags(table: TableContext) -> pa.Table:
                 "created_at": tag.created_ms * 1000,
                 "files": len(held),
                 "size_bytes": sum(f.size for f in held),
+                "rows": _rows(held),
             }
         )
     schema = [("tag", pa.string()), ("snapshot_id", pa.int64()), ("committed_at", _TIME), ("created_at", _TIME)]
-    return _table(rows, [*schema, ("files", pa.int64()), ("size_bytes", pa.int64())])
+    return _table(rows, [*schema, *((name, pa.int64()) for name in ("files", "size_bytes", "rows"))])
 
 
 INSPECTED: Final[Mapping[str, Callable[[TableContext], pa.Table]]] = {

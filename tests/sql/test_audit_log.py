@@ -56,6 +56,15 @@ def test_a_continuous_query_goes_on_with_every_change(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT * FROM counts") == [(kind, 1) for kind in ("+I", "+U", "-D", "-U")]
 
 
+def test_computed_columns_are_those_of_the_table(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE c (k INT, twice AS k * 2, v STRING, at AS PROCTIME()); INSERT INTO c VALUES (1, 'a')")
+    assert rows(catalog, "SELECT rowkind, k, twice, v FROM c$audit_log WHERE at IS NOT NULL") == [("+I", 1, 2, "a")]
+    catalog.sql("CREATE TABLE found (kind STRING, twice INT, w STRING)")
+    price = "SELECT c.rowkind, c.twice, t.v FROM c$audit_log AS c JOIN t FOR SYSTEM_TIME AS OF c.at ON c.k = t.k"
+    finish(catalog, f"INSERT INTO found {price}")
+    assert rows(catalog, "SELECT * FROM found") == [("+I", 2, "c")]
+
+
 def test_the_binlog_has_an_update_in_one_row(catalog: Catalog) -> None:
     changes = [("+I", [1], ["a"]), ("+I", [2], ["b"]), ("+U", [1, 1], ["a", "c"]), ("-D", [2], ["b"])]
     assert rows(catalog, "SELECT * FROM t$binlog") == changes

@@ -89,9 +89,7 @@ def _proctimes(scope: Scope, query: Query) -> set[str]:
     """Return the lower-case names of all ``PROCTIME()`` columns that a query reads, through views too."""
     found = {alias.alias.lower() for alias in query.tree.find_all(exp.Alias) if _is_call(alias.this)}
     for name in tables_in(query):
-        if is_inside(scope, name):
-            continue
-        made = scope.definition(name).made
+        made = definition_of(scope, name).made
         if not isinstance(made, CreateTable):
             found |= _proctimes(scope, made.query)
             continue

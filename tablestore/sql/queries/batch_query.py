@@ -19,7 +19,6 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.options.read_options import OWN
 from tablestore.spark.connect import is_remote
-from tablestore.sql.catalog.audit_log import past_changes
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed, with_computed_then
@@ -42,6 +41,8 @@ from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
 from tablestore.sql.queries.unsupported import refuse
 from tablestore.sql.queries.windows import MARK, over_windows, windowed
+from tablestore.sql.system_tables.audit_log import past_changes
+from tablestore.sql.system_tables.metadata_columns import in_sql
 from tablestore.table.store import TableStore
 
 #: Maximum nesting of views. A deeper one is taken to read itself, which views can when their definitions change.
@@ -157,11 +158,13 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
 def _inside(scope: Scope, name: str) -> DataFrame:
     """Return the rows of a metadata table, named ``table$what``."""
     opened, what = open_inside(scope, name), name.rpartition("$")[2]
+    definition = definition_of(scope, name)
+    made = definition.made
+    assert isinstance(made, CreateTable), "a view has no metadata tables"
     if is_change_table(scope, name):
-        definition = definition_of(scope, name)
         snapshot = batch_read(definition) if definition.hints else None
-        return past_changes(opened, paired=what == BINLOG, between=range_read(definition), snapshot=snapshot)
-    return opened.inspect.compacted() if what == COMPACTED else opened.inspect.of(what)
+        return past_changes(opened, made, paired=what == BINLOG, between=range_read(definition), snapshot=snapshot)
+    return opened.inspect.compacted() if what == COMPACTED else opened.inspect.made(lambda at: in_sql(at, made, what))
 
 
 def open_inside(scope: Scope, name: str) -> TableStore:

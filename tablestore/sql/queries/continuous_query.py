@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from snapshot.storage import Storage
-from tablestore.sql.catalog.audit_log import stream_of_changes
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import (
@@ -50,6 +49,7 @@ from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, 
 from tablestore.sql.queries.sources import is_endless, source
 from tablestore.sql.queries.unsupported import BATCH, check_endless, check_not_final, check_same_if_repeated, refuse
 from tablestore.sql.queries.windows import windowed
+from tablestore.sql.system_tables.audit_log import stream_of_changes
 
 _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
 
@@ -349,9 +349,10 @@ class _Planner:
     def _planned(self, name: str) -> Relation:
         if is_inside(self._scope, name):
             if is_change_table(self._scope, name):
-                paired = name.endswith(f"${BINLOG}")
-                options = stream_read(definition_of(self._scope, name), changes=True)
-                changes = stream_of_changes(open_inside(self._scope, name), paired=paired, options=options)
+                paired, definition = name.endswith(f"${BINLOG}"), definition_of(self._scope, name)
+                options, made = stream_read(definition, changes=True), definition.made
+                assert isinstance(made, CreateTable), "a view has no changes"
+                changes = stream_of_changes(open_inside(self._scope, name), made, paired=paired, options=options)
                 return of_rows(changes, chained=paired)
             return of_rows(batch_table(self._scope, name, self._depth))
         made = self._scope.definition(name).made

@@ -16,7 +16,9 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.sql.catalog.read_range import ReadRange, inserted, rows_then_changes
+from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import AUDIT_LOG, BINLOG
+from tablestore.sql.parser.statements import CreateTable
 from tablestore.table.store import TableStore
 
 _ROWKIND: Final = "rowkind"
@@ -24,12 +26,18 @@ _BEFORE: Final = "_before"
 
 
 def past_changes(
-    table: TableStore, *, paired: bool, between: ReadRange | None = None, snapshot: Mapping[str, Any] | None = None
+    table: TableStore,
+    made: CreateTable,
+    *,
+    paired: bool,
+    between: ReadRange | None = None,
+    snapshot: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Return the rows of the oldest snapshot that has not expired, as inserts, and all changes since then.
 
     Args:
         table: the table.
+        made: its definition.
         paired: whether they are those of the binlog.
         between: only the changes of a range.
         snapshot: only the rows of one snapshot, as inserts: arguments of ``TableStore.read``.
@@ -38,17 +46,20 @@ def past_changes(
         InvalidInputError: the table has a column ``rowkind``.
     """
     if between is not None:
-        return _with_kinds(between.changes(table), table, paired=paired)
-    if snapshot is not None:
-        return _with_kinds(inserted(table, **snapshot), table, paired=paired)
-    return _with_kinds(rows_then_changes(table, table.snapshots()[-1].id), table, paired=paired)
+        changes = between.changes(table)
+    elif snapshot is not None:
+        changes = inserted(table, **snapshot)
+    else:
+        changes = rows_then_changes(table, table.snapshots()[-1].id)
+    return _with_kinds(changes, table, made, paired=paired)
 
 
-def stream_of_changes(table: TableStore, *, paired: bool, options: Mapping[str, Any]) -> DataFrame:
+def stream_of_changes(table: TableStore, made: CreateTable, *, paired: bool, options: Mapping[str, Any]) -> DataFrame:
     """Return the rows of the newest snapshot, as inserts, and then every change; ``paired`` as in `past_changes`.
 
     Args:
         table: the table.
+        made: its definition.
         paired: whether they are those of the binlog.
         options: where the stream begins: arguments of ``TableStore.read_stream``.
 
@@ -61,11 +72,12 @@ def stream_of_changes(table: TableStore, *, paired: bool, options: Mapping[str, 
             f"'eventual', whose changes have no snapshot. Use '${AUDIT_LOG}', in which an update is two rows."
         )
         raise InvalidInputError(msg)
-    return _with_kinds(table.read_stream(**options), table, paired=paired)
+    return _with_kinds(table.read_stream(**options), table, made, paired=paired)
 
 
-def _with_kinds(changes: DataFrame, table: TableStore, *, paired: bool) -> DataFrame:
-    names = table.schema.names
+def _with_kinds(changes: DataFrame, table: TableStore, made: CreateTable, *, paired: bool) -> DataFrame:
+    """Return changes with their kinds first and, unless they are ``paired``, with the table's computed columns."""
+    names = table.schema.names if paired else [column.name for column in made.columns]
     if _ROWKIND in map(str.lower, names):
         msg = f"table {table.path!r}: its changes have a column '{_ROWKIND}', and so has the table: rename that."
         raise InvalidInputError(msg)
@@ -74,6 +86,8 @@ def _with_kinds(changes: DataFrame, table: TableStore, *, paired: bool) -> DataF
     columns = [F.col(backquoted(name)) for name in names]
     if paired:
         changes, columns = _paired(changes, columns, table.primary_key)
+    else:
+        changes = with_computed(changes, made)
     return changes.select(F.col(CHANGE_TYPE).alias(_ROWKIND), *columns)
 
 
