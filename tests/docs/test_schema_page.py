@@ -15,6 +15,7 @@ from log_system.local_kafka.owned import LocalKafka
 from tablestore.cli.output import text_of
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "schema.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
@@ -54,7 +55,7 @@ def test_a_column_gets_another_type_and_the_log_keeps_in_step(
     stream = table.read_stream(scan_mode="earliest").writeStream.trigger(availableNow=True)
     changes: list[Any] = []
     query = stream.foreachBatch(lambda frame, _: changes.extend(frame.collect())).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
     for row in sorted(changes, key=lambda each: each["_commit_version"]):
         line = f"{row['id']} {text_of(row['age'])}"
         found[line] += -1 if row["_change_type"] in ("delete", "update_preimage") else 1

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -97,6 +98,6 @@ def test_options_tags_and_consumers(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE a (v INT); INSERT INTO a VALUES (1); SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")  # fmt: skip  # noqa: E501
     hint = "OPTIONS('consumer-id' = 'mine', 'consumer.expiration-time' = '3 h')"
     query = catalog.follow(catalog.sql(f"SELECT * FROM a /*+ {hint} */"), lambda *_: None)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
     catalog.sql("SET 'execution.runtime-mode' = 'batch'")
     assert rows(catalog, "SELECT * FROM a$consumers")[0][:2] == ("mine", 2)
