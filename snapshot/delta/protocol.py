@@ -35,8 +35,13 @@ _REMEDIES = {
     "invariants": "RESTORE TABLE {0} TO VERSION AS OF <the version before>",
     "generatedColumns": "RESTORE TABLE {0} TO VERSION AS OF <the version before>",
     "identityColumns": "ALTER TABLE {0} DROP FEATURE identityColumns",
+    "allowColumnDefaults": "ALTER TABLE {0} ALTER COLUMN <column> DROP DEFAULT",
     "appendOnly": "ALTER TABLE {0} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
 }
+_NEEDED_BY_OTHERS = ("domainMetadata",)
+"""Features that Delta drops only after those that need them."""
+_NEVER_DROPPED = ("clustering",)
+"""Features that Delta cannot drop."""
 _UNKNOWN_TO_DELTA_RS = re.compile(r"Feature '([^']+)' is not supported|(catalog-managed)")
 
 
@@ -131,11 +136,15 @@ def check_writable(path: str, protocol: Protocol, *, removes: bool) -> None:
 def refused(path: str, features: tuple[str, ...], role: str) -> InvalidInputError:
     """Return an error that names unsupported features and says how to disable them."""
     table = f"delta.`{path}`"
-    remedies = (_REMEDIES.get(name, f"ALTER TABLE {{0}} DROP FEATURE {name}").format(table) for name in features)
+    names = sorted(features, key=lambda name: name in _NEEDED_BY_OTHERS)
+    remedies = (_REMEDIES.get(name, f"ALTER TABLE {{0}} DROP FEATURE {name}").format(table) for name in names)
+    lasting = [name for name in features if name in _NEVER_DROPPED]
+    remedy = f"Disable it with that writer, in Spark by {'; '.join(remedies)}; then try again."
+    if lasting:
+        remedy = f"Delta cannot drop {', '.join(lasting)}: write the rows to a new table of the store."
     msg = (
         f"{path}: the Delta table requires its {role} to support {', '.join(features)}, which another Delta writer has "
-        f"enabled and the store does not support; nothing was changed. Disable it with that writer, in Spark by "
-        f"{'; '.join(remedies)}; then try again."
+        f"enabled and the store does not support; nothing was changed. {remedy}"
     )
     return InvalidInputError(msg)
 
@@ -193,6 +202,8 @@ _KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
     "generatedColumns": _has_metadata("delta.generationExpression"),
     "identityColumns": _has_metadata("delta.identity."),
     "columnMapping": _uses_column_mapping,
+    # Delta cannot drop the feature, only the columns' defaults, which a writer would have to fill in.
+    "allowColumnDefaults": _has_metadata("CURRENT_DEFAULT"),
 }
 """Known features, each with a function that returns whether it is in use in an unsupported way."""
 

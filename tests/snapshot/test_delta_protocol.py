@@ -67,7 +67,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 WRITER_FEATURES: dict[str, dict[str, Any]] = {
     "rowTracking": {"reader": 1, "writer": 7, "writers": ["rowTracking"]},
-    "allowColumnDefaults": {"reader": 1, "writer": 7, "writers": ["allowColumnDefaults"]},
+    "allowColumnDefaults": {"writer": 7, "writers": ["allowColumnDefaults"], "field": {"CURRENT_DEFAULT": "'x'"}},
     "checkConstraints": {"writer": 3, "properties": {"delta.constraints.positive": "id > 0"}},
     "changeDataFeed": {"writer": 4, "properties": {"delta.enableChangeDataFeed": "true"}},
     "generatedColumns": {"writer": 4, "field": {"delta.generationExpression": "CAST(id AS STRING)"}},
@@ -107,7 +107,8 @@ def test_writers_refuse_a_feature_by_name(tmp_path: Path, feature: str) -> None:
             "reader": 3, "writer": 7,
             "readers": ["timestampNtz", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"],
             "writers": ["appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns",
-                        "columnMapping", "identityColumns", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"],
+                        "columnMapping", "identityColumns", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
+                        "allowColumnDefaults"],
             "properties": {"delta.columnMapping.mode": "none", "delta.enableChangeDataFeed": "false"},
         },
     ],
@@ -118,6 +119,25 @@ def test_features_that_are_not_in_use_are_no_hindrance(tmp_path: Path, harmless:
     another_writer(log, **harmless)
     log.commit(2, add=[], info={})
     assert log.version() == 2
+
+
+@pytest.mark.parametrize(
+    ("feature", "remedy"),
+    [
+        (
+            "rowTracking",
+            r"by ALTER TABLE \S+ DROP FEATURE rowTracking; ALTER TABLE \S+ DROP FEATURE domainMetadata; then",
+        ),
+        ("clustering", r"changed. Delta cannot drop clustering: write the rows to a new table of the store\.$"),
+    ],
+    ids=["rowTracking", "clustering"],
+)
+def test_what_the_message_says_to_do_is_what_delta_can_do(tmp_path: Path, feature: str, remedy: str) -> None:
+    """Delta drops no feature that another one needs, and some not at all."""
+    log = a_log(tmp_path / "t")
+    another_writer(log, writer=7, writers=[feature, "domainMetadata"])
+    with pytest.raises(InvalidInputError, match=remedy):
+        log.commit(2, add=[], info={})
 
 
 def test_an_append_only_table_takes_appends(tmp_path: Path) -> None:
