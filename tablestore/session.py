@@ -17,6 +17,7 @@ from tablestore.connectors.spark.datasource import ChangelogDataSource, KafkaDat
 from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.connect import check_server, is_remote, remote_session
+from tablestore.spark.error_messages import plain_queries
 from tablestore.spark.interrupts import interrupt_quietly
 from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
 from tablestore.spark.object_stores import storage_jars, storage_settings
@@ -89,7 +90,7 @@ def session(
             needs no Java. See ``docs/guide/connect.md``.
         warehouse: folder of the tables that Spark manages.
         storage: ``"s3"`` brings Hadoop's client of S3, with which Spark reads ``s3://`` and ``s3a://``; downloaded on
-            first use (12 MB). A Connect server needs it, its clients do not.
+            first use (13 MB). A Connect server needs it, its clients do not.
         config: further Spark settings. They override those set here, except that jars, extensions, Java options,
             archives and the executors' ``PYTHONPATH`` are joined.
 
@@ -143,6 +144,7 @@ def register(spark: SparkSession) -> None:
     """
     if is_remote(spark):
         check_server(spark)
+    plain_queries(spark)
     for source in (
         TableStoreDataSource,
         NormalizedDataSource,

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from snapshot.errors import TableStoreError, UnavailableError
 from tablestore.spark.shipped import travels
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark leaves the traceback out of what it tells the JVM if this environment variable is set."""
@@ -36,6 +34,10 @@ _IN_BATCH: Final = re.compile(
     r"\bpyspark\.errors\.[\w.]+: (?:\[USER_RAISED_EXCEPTION\] )?(.+?)(?: SQLSTATE: P0001)?$", re.MULTILINE
 )
 """An error of Spark in the traceback of the function that a streaming query calls with each micro-batch."""
+
+_ENDS: Final = ("awaitTermination", "processAllAvailable", "exception")
+_ENDS_ANY: Final = ("awaitAnyTermination",)
+"""Methods that raise or return the error that ended a query."""
 
 _NO_ROOM: Final = re.compile(r"java\.io\.IOException: (No space left on device|Disk quota exceeded)")
 
@@ -62,42 +64,35 @@ def _full_disk(error: Exception) -> str | None:
     )
 
 
-def plain_query(query: StreamingQuery) -> StreamingQuery:
-    """Let a query raise an error of this program, which ends it, with its message alone.
+def plain_queries(spark: SparkSession) -> None:
+    """Let streaming queries raise an error of this program, which ended them, with its message alone.
 
-    The class stays ``StreamingQueryException``. Spark's own message has tracebacks, offsets and plans around it.
+    This goes for all queries in sessions of this kind, also those that the user starts, whose ``foreachBatch`` writes
+    to a table. The class stays ``StreamingQueryException``; Spark's own exception, with tracebacks, offsets and plans
+    around the message, is its ``__context__``.
     """
-    query.__class__ = _plain(type(query))
-    return query
+    module = sys.modules[type(spark.streams).__module__]
+    for kind, names in {"StreamingQuery": _ENDS, "StreamingQueryManager": _ENDS_ANY}.items():
+        for name in names:
+            method = getattr(getattr(module, kind), name)
+            if not hasattr(method, "__wrapped__"):
+                setattr(getattr(module, kind), name, _plain(method))
 
 
-def _plain(kind: Any) -> Any:
-    class PlainQuery(kind):  # type: ignore[misc]  # Spark Connect has a class of its own
-        def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - Spark's name
-            with _plainly():
-                return super().awaitTermination(timeout)  # type: ignore[no-any-return]
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            answer = method(*args, **kwargs)
+        except StreamingQueryException as error:
+            message = own_message(error)
+            if message is None:
+                raise
+            raise StreamingQueryException(message) from None
+        message = own_message(answer) if isinstance(answer, StreamingQueryException) else None
+        return answer if message is None else StreamingQueryException(message)
 
-        def processAllAvailable(self) -> None:  # noqa: N802 - as above
-            with _plainly():
-                super().processAllAvailable()
-
-        def exception(self) -> StreamingQueryException | None:
-            error = super().exception()
-            message = None if error is None else own_message(error)
-            return error if message is None else StreamingQueryException(message)
-
-    return PlainQuery
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    try:
-        yield
-    except StreamingQueryException as error:
-        message = own_message(error)
-        if message is None:
-            raise
-        raise StreamingQueryException(message) from None
+    return called
 
 
 def shows_messages(source: S) -> S:

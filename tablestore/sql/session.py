@@ -15,7 +15,6 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.spark.connect import is_remote
-from tablestore.spark.error_messages import plain_query
 from tablestore.sql.catalog import execute_ddl, show
 from tablestore.sql.catalog.results import Result, shown
 from tablestore.sql.catalog.session_scope import GiveSpark, Scope
@@ -246,7 +245,7 @@ class Catalog:
 
         writer = result.frame.writeStream.outputMode(result.output_mode).foreachBatch(show)
         with allowed(self._scope.spark, result.chained):
-            return plain_query(writer.trigger(**self._scope.settings.trigger).start())
+            return writer.trigger(**self._scope.settings.trigger).start()
 
     def table(self, name: str, *, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
         """Return a table, to be read and written in Python.

@@ -10,7 +10,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshot.errors import InvalidInputError
 from tablestore.spark.connect import check_streams
-from tablestore.spark.error_messages import plain_query
 
 
 def start_stream(
@@ -62,4 +61,4 @@ def start_stream(
         writer = writer.queryName(query_name)
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    return plain_query(writer.start())
+    return writer.start()

@@ -14,6 +14,7 @@ from tablestore.context import TableContext
 from tablestore.dml.run import Verbs
 from tablestore.maintenance.expire_partitions import PartitionValues
 from tablestore.read import batch
+from tablestore.spark.error_messages import plain_queries
 from tablestore.spark.object_stores import warn_of_overwrites
 from tablestore.spark.tasks import run_tasks
 from tablestore.table.handle import TableHandle
@@ -28,6 +29,7 @@ class SparkHandle(TableHandle):
     """
 
     def __init__(self, spark: SparkSession, table: TableContext) -> None:
+        plain_queries(spark)
         warn_of_overwrites(spark, table.path)
         self.spark = spark
         tasks = partial(run_tasks, spark)

@@ -20,7 +20,6 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
 from tablestore.connectors.option_names import STATE, Connector
 from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark
-from tablestore.spark.error_messages import plain_query
 from tablestore.sql.catalog.binding import (
     Columns,
     check_sink,
@@ -142,7 +141,7 @@ class ConnectorTable:
         options = self._options(columns) | {"checkpointlocation": checkpoint}
         writer = write_stream(frame, self.connector, options, output_mode=output_mode, transform=transform)
         writer = writer.queryName(query_name) if query_name else writer
-        return plain_query((writer.trigger(**trigger) if trigger else writer).start())
+        return (writer.trigger(**trigger) if trigger else writer).start()
 
     def _written(self, frame: DataFrame) -> Columns:
         names = {name.lower() for name in frame.columns}

@@ -160,6 +160,32 @@ def test_an_error_of_the_store_is_the_whole_message_of_a_query(
         broken.awaitTermination()
 
 
+def test_an_error_of_the_store_in_the_users_own_foreach_batch_is_the_whole_message(
+    source: TableStore, tmp_path: Path, spark: SparkSession
+) -> None:
+    strict = TableStore.create(spark, tmp_path / "strict", "id bigint, v string not null")
+    source.write(frame(spark, [(1, None)]))
+    expected = "NOT NULL column 'v' must not contain NULL; 1 of 1 rows of a batch do. Nothing was written."
+
+    def upsert(batch: DataFrame, number: int) -> None:
+        strict.write(batch, batch=("mine", number))
+
+    ends = {
+        "one": lambda query: query.awaitTermination(),
+        "timeout": lambda query: query.awaitTermination(600),
+        "all": lambda query: query.processAllAvailable(),
+        "any": lambda query: spark.streams.awaitAnyTermination(),
+    }
+    for name, end in ends.items():
+        spark.streams.resetTerminated()
+        writer = source.read_stream().select("id", "v").writeStream.foreachBatch(upsert)
+        query = writer.option("checkpointLocation", str(tmp_path / name)).start()
+        with pytest.raises(StreamingQueryException) as caught:
+            end(query)
+        assert str(caught.value) == str(query.exception()) == expected, name
+        assert "STREAM_FAILED" in str(caught.value.__context__), name
+
+
 def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restart(
     spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
