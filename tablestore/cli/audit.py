@@ -10,7 +10,6 @@ from typing import Annotated
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 from typer import Exit, Option, Typer
 
@@ -18,7 +17,7 @@ from log_system import report as reports
 from log_system.report import RepairReport, Report
 from snapshot.messages import counted
 from tablestore.cli.console import AsJson, console
-from tablestore.cli.output import print_json
+from tablestore.cli.output import print_json, show_rows
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
 from tablestore.write.publish import recover
@@ -41,9 +40,9 @@ def verify(
     if as_json:
         _show_json(report)
     else:
-        _show(report)
+        _show(path, report)
     if not report.ok and not as_json:
-        console.print("Run 'tablestore repair' to fix what can be fixed.", highlight=False)
+        console.print(Text(f"Run 'tablestore repair {path}' to fix what can be fixed."), soft_wrap=True)
     if not report.ok:
         raise Exit(DIFFERENT)
 
@@ -61,20 +60,17 @@ def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     if as_json:
         _show_json(done.report, {"actions": done.actions, "advice": done.advice})
     else:
-        _show_repair(done)
+        _show_repair(path, done)
     if not done.ok:
         raise Exit(DIFFERENT)
 
 
-def _show_repair(done: RepairReport) -> None:
+def _show_repair(path: str, done: RepairReport) -> None:
     if done.actions:
-        view = Table("repaired")
-        for action in done.actions:
-            view.add_row(Text(action))
-        console.print(view)
+        show_rows(console, ("repaired",), ((action,) for action in done.actions), as_json=False)
     else:
         console.print("Nothing to repair.", highlight=False)
-    _show(done.report)
+    _show(path, done.report)
     for text in done.advice:
         console.print(Text(text), soft_wrap=True)
 
@@ -85,15 +81,18 @@ def add_to(app: Typer) -> None:
     app.command()(repair)
 
 
-def _show(report: Report) -> None:
+def _show(path: str, report: Report) -> None:
     """Print a table of differences and a one-line summary of what was compared."""
     if not report.ok:
-        view = Table("what", "snapshot", "partition", "offset", "key", "difference")
-        for difference in report.differences:
-            place = (difference.snapshot, difference.partition, difference.offset, difference.key)
-            cells = ["" if value is None else str(value) for value in place]
-            view.add_row(Text(difference.kind.value, style="red"), *map(Text, cells), Text(difference.text))
-        console.print(view)
+        rows = [
+            (
+                each.kind.value,
+                *("" if v is None else v for v in (each.snapshot, each.partition, each.offset, each.key)),
+                each.text,
+            )
+            for each in report.differences
+        ]
+        show_rows(console, ("what", "snapshot", "partition", "offset", "key", "difference"), rows, as_json=False)
     if report.more:
         console.print(f"Not shown: {counted(report.more, 'more difference')}.", highlight=False)
     compared = ((report.snapshots, "snapshot"), (report.records, "record"), (report.rows, "change"))
@@ -101,8 +100,8 @@ def _show(report: Report) -> None:
     verdict = "Log and table [green]agree[/]" if report.ok else "Log and table [red]differ[/]"
     console.print(f"{verdict}: {counts} compared.", highlight=False)
     if report.pending:
-        text = "committed but not yet published; 'tablestore recover' does that."
-        console.print(f"{counted(len(report.pending), 'snapshot')} {text}", highlight=False, soft_wrap=True)
+        text = f"committed but not yet published; 'tablestore recover {path}' does that."
+        console.print(Text(f"{counted(len(report.pending), 'snapshot')} {text}"), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=True)
 

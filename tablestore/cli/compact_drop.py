@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from rich.console import Console
-from typer import Option, Typer, confirm
+from typer import Abort, Option, Typer, confirm
 
 from log_system.jars import waiting
 from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
-from tablestore.cli.console import AsJson
+from tablestore.cli.console import AsJson, console, result_console
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
@@ -22,7 +21,7 @@ from tablestore.maintenance.compact import compact as compact_table
 
 def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Compact all changes into the base table, so that any Delta reader sees the newest snapshot."""
-    console = Console(highlight=False)
+    console = result_console()
     table = TableContext.open(path, client_options(option))
     with waiting("Compacting ..."):
         snapshot = compact_table(table, run_in_threads)
@@ -46,10 +45,10 @@ def drop(
     """Drop a table, and its topic if creating the table created it. Also cleans up an interrupted drop or create."""
     from tablestore.ddl.create_drop import drop_at  # noqa: PLC0415 - PySpark takes a second to import
 
-    console = Console(highlight=False)
+    console = result_console()
     given = client_options(option)
     name, topic = _asked(path, given, keep_topic=keep_topic)
-    if not yes and (as_json or not confirm(f"Remove table {name!r}{topic}?")):
+    if not yes and (as_json or not _confirmed(f"Remove table {name!r}{topic}?")):
         msg = f"table {name!r} was not removed. To remove it, pass --yes."
         raise InvalidInputError(msg)
     deleted = drop_at(path, given, keep_topic=keep_topic)
@@ -58,6 +57,17 @@ def drop(
     else:
         gone = f" and its topic {deleted!r}" if deleted is not None else ""
         console.print(f"Removed {name!r}{gone}.", soft_wrap=True, markup=False)
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return confirm(question)
+    except Abort as error:
+        # Nobody is there to answer; Ctrl-C is an answer.
+        if not isinstance(error.__context__, EOFError):
+            raise
+        console.print()
+        return False
 
 
 def _asked(path: str, given: Mapping[str, object], *, keep_topic: bool) -> tuple[str, str]:

@@ -5,6 +5,7 @@ The constants are exit codes, which ``docs/guide/cli.md`` documents.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,7 +19,18 @@ from typer.core import TyperGroup
 
 from snapshot.errors import TableStoreError
 
-console = Console()
+_UNBOUNDED = 100_000
+
+
+def result_console(*, soft_wrap: bool = False) -> Console:
+    """Return a console for results; what does not go to a terminal has each row on one line, however wide it is."""
+    made = Console(highlight=False, soft_wrap=soft_wrap)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _UNBOUNDED
+    return made
+
+
+console = result_console()
 
 FAILED = 1
 """The command failed and printed the reason on one line; for ``verify`` and ``repair`` also: log and table differ."""

@@ -7,13 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from rich.table import Table
 from typer import Exit, Option, Typer
 
 from log_system.jars import waiting
 from log_system.local_kafka import detached
 from tablestore.cli.console import AsJson, console
-from tablestore.cli.output import print_json
+from tablestore.cli.output import print_json, show_rows
 
 app = Typer(help="Start, stop and look at a real Kafka broker on this machine (loopback only).", no_args_is_help=True)
 
@@ -60,8 +59,7 @@ def status(as_json: AsJson = False) -> None:
     if broker is None:
         console.print("No local Kafka runs. Start one with 'tablestore kafka start'.", highlight=False, soft_wrap=True)
         raise Exit(NOT_RUNNING)
-    table = Table("bootstrap servers", "process", "up", "answers", "data")
     up_minutes = (time.time() - broker.started) / 60
-    answers = "[green]yes[/]" if broker.answers else "[red]no[/]"
-    table.add_row(broker.bootstrap_servers, str(broker.pid), f"{up_minutes:.0f} min", answers, broker.data_dir)
-    console.print(table)
+    answers = "yes" if broker.answers else "no"
+    row = (broker.bootstrap_servers, broker.pid, f"{up_minutes:.0f} min", answers, broker.data_dir)
+    show_rows(console, ("bootstrap servers", "process", "up", "answers", "data"), [row], as_json=False)

@@ -77,7 +77,7 @@ class LiveTable:
         caption = f"and {left:,} rows {'before' if self._appends else 'more'}" if left else None
         table = Table(caption=caption, caption_justify="left")
         for name in self._names:
-            table.add_column(Text(name))
+            table.add_column(Text(name), overflow="fold")
         for row in shown:
             table.add_row(*(Text(text_of(value)) for value in row))
         return table

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
-from rich.console import Console
 from rich.text import Text
 from typer import Option, Typer
 
@@ -14,7 +13,7 @@ from log_system.index import IndexEntry
 from snapshot.errors import InvalidInputError
 from snapshot.messages import counted
 from snapshot.records import Snapshot
-from tablestore.cli.console import AsJson
+from tablestore.cli.console import AsJson, result_console
 from tablestore.cli.output import print_json, show_rows
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
@@ -28,11 +27,11 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Show the log offsets of each snapshot, and how far the log is behind the table."""
-    console = Console(highlight=False)
+    console = result_console()
     table = TableContext.open(path, client_options(option))
     log = table.options.log
     if log is None:
-        msg = f"table {table.path!r} has no log: its streams read the table's files. 'tablestore snapshots' lists them."
+        msg = f"table {table.path!r} has no log: streams read its files. 'tablestore snapshots {path}' lists them."
         raise InvalidInputError(msg)
     latest = list(islice(table.files.snapshots(), limit))
     entries = [(each, table.index.get(each.id)) for each in latest]
@@ -67,7 +66,7 @@ def log(
         style="yellow",
         soft_wrap=True,
     )
-    console.print("A running writer publishes them; otherwise run 'tablestore recover'.", soft_wrap=True)
+    console.print(Text(f"A running writer publishes them; otherwise run 'tablestore recover {path}'."), soft_wrap=True)
 
 
 def _fields(snapshot: Snapshot, entry: IndexEntry | None) -> dict[str, object]:

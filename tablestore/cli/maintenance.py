@@ -21,6 +21,7 @@ from tablestore.local.threads import run_in_threads
 from tablestore.maintenance import remove_orphans as orphans
 from tablestore.maintenance.change_tags import delete_tag as remove_tag
 from tablestore.maintenance.change_tags import make_tag
+from tablestore.maintenance.expire_partitions import expiration_of
 from tablestore.maintenance.expire_snapshots import expire as expire_table
 from tablestore.maintenance.expire_snapshots import rules_of
 from tablestore.maintenance.remove_orphans import AGE
@@ -99,7 +100,7 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
 
     given = client_options(option)
     # Spark takes seconds to start.
-    TableContext.open(path, given)
+    expiration_of(TableContext.open(path, given))
     with waiting("Reading partitions ..."):
         table = TableStore.open(session(storage=storage_of(path)), path, options=given)
         report = table.maintenance.expire_partitions(dry_run=dry_run)

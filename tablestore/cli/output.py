@@ -58,6 +58,9 @@ class RowPrinter:
         for number, texts in enumerate(zip(*cells, strict=True)):
             widest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths[number] = max(self._widths[number], min(widest, _WIDTH_MAX))
+        if sum(self._widths) + 3 * len(self._widths) + 1 > self._console.width:
+            self._one_below_the_other(cells)
+            return
         # Later pages have no heading of their own.
         view = Table(show_header=self._is_first)
         for name, width in zip(self._names, self._widths, strict=True):
@@ -65,6 +68,17 @@ class RowPrinter:
         for row in cells:
             view.add_row(*map(Text, row))
         self._console.print(view)
+        self._is_first = False
+
+    def _one_below_the_other(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print each value of a row on a line of its own: the terminal is too narrow for the columns."""
+        for row in rows or [["" for _ in self._names]]:
+            view = Table(show_header=False)
+            view.add_column(overflow="fold")
+            view.add_column(overflow="fold")
+            for name, value in zip(self._names, row, strict=True):
+                view.add_row(Text(name), Text(value))
+            self._console.print(view)
         self._is_first = False
 
 

@@ -12,6 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from snapshot.messages import counted
+
 
 class Screen:
     """The progress area at the bottom of a terminal; other output scrolls above it.
@@ -75,7 +77,7 @@ def progress_text(progress: Mapping[str, Any] | None) -> str:
     rate = progress.get("processedRowsPerSecond") or 0.0
     parts = [f"micro-batch {int(progress.get('batchId', 0)):,}", f"{rate:,.0f} rows/s"]
     for unit, count in lag_of(progress).items():
-        parts.append(f"{count:,} {unit} behind")
+        parts.append(f"{counted(count, unit.removesuffix('s'))} behind")
     state = sum(int(each.get("numRowsTotal") or 0) for each in progress.get("stateOperators") or [])
     if progress.get("stateOperators"):
         parts.append(f"{state:,} rows in state")

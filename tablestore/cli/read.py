@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from typer import Option, Typer
 
 from snapshot.schema.json_types import sql_columns
-from tablestore.cli.console import AsJson
+from tablestore.cli.console import AsJson, result_console
 from tablestore.cli.maintenance import Point
 from tablestore.cli.output import BatchPrinter, print_json, show_batches, show_rows
 from tablestore.cli.recover import Client, Path, client_options
@@ -25,7 +24,7 @@ _STARTS = ("latest", "earliest", "full")
 
 def describe(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Show a table's columns, primary key, options and newest snapshot."""
-    console = Console(highlight=False)
+    console = result_console()
     table = TableContext.open(path, client_options(option))
     spec, newest = table.spec, table.files.snapshot(table.files.latest())
     columns = [
@@ -45,6 +44,8 @@ def describe(path: Path, option: Client = None, as_json: AsJson = False) -> None
         return
     show_rows(console, ("column", "type", "null", "key"), (tuple(each.values()) for each in columns), as_json=False)
     view = Table(show_header=False, box=None)
+    view.add_column(overflow="fold")
+    view.add_column(overflow="fold")
     for name, value in facts.items():
         text = ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value)
         view.add_row(name.replace("_", " "), Text(text))
@@ -66,7 +67,7 @@ def read(
     as_json: AsJson = False,
 ) -> None:
     """Show the rows of a table."""
-    console = Console(highlight=False)
+    console = result_console()
     table = open_local(path, options=client_options(option))
     if count:
         show_rows(console, ("rows",), [(table.count(where, snapshot=snapshot),)], as_json=as_json)
@@ -92,7 +93,7 @@ def changes(
 ) -> None:
     """Show the changes between two snapshots."""
     table = open_local(path, options=client_options(option))
-    show_batches(Console(highlight=False), table.feed_schema, table.changes(first, last), as_json=as_json)
+    show_batches(result_console(), table.feed_schema, table.changes(first, last), as_json=as_json)
 
 
 def tail(
@@ -107,7 +108,7 @@ def tail(
 ) -> None:
     """Follow a table's changes as they are committed, from its log if it has one."""
     table = open_local(path, options=client_options(option))
-    printer = BatchPrinter(Console(highlight=False), table.feed_schema, as_json=as_json)
+    printer = BatchPrinter(result_console(), table.feed_schema, as_json=as_json)
     try:
         for batch in _tailed(table, start, follow):
             printer.show(batch)

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
-from rich.table import Table
 from typer import Argument, Option, Typer
 
 from log_system.jars import waiting
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.messages import counted
 from tablestore.cli.console import AsJson, console, name_values
-from tablestore.cli.output import print_json
+from tablestore.cli.output import print_json, show_rows
 from tablestore.context import TableContext
 from tablestore.write import publish
 from tablestore.write.foreign_commits import Adoption, adopt
@@ -43,20 +42,14 @@ def snapshots(
             in_log = None if not table.log.publishes else table.index.get(snapshot.id) is not None
             print_json(console, known | {"published": in_log})
         return
-    view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
+    rows = []
     for snapshot in islice(table.files.snapshots(), limit):
         entry = table.index.get(snapshot.id)
         ranges = "  ".join(f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows) if entry else ""
-        published = "-" if not table.log.publishes else "[green]yes[/]" if entry else "[yellow]not yet[/]"
-        view.add_row(
-            str(snapshot.id),
-            snapshot.operation,
-            f"{snapshot.rows:,}",
-            f"{snapshot.time:%Y-%m-%d %H:%M:%S}",
-            published,
-            ranges,
-        )
-    console.print(view)
+        published = "-" if not table.log.publishes else "yes" if entry else "not yet"
+        committed = f"{snapshot.time:%Y-%m-%d %H:%M:%S}"
+        rows.append((snapshot.id, snapshot.operation, f"{snapshot.rows:,}", committed, published, ranges))
+    show_rows(console, ("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets"), rows, as_json=False)
 
 
 def recover(

@@ -22,6 +22,7 @@ from sqlglot import exp
 from log_system.jars import waiting
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE, RowKind
+from tablestore.cli.console import result_console
 from tablestore.cli.live_result import LiveTable
 from tablestore.cli.output import RowPrinter, print_json, show_rows
 from tablestore.cli.query_progress import Screen, progress_text
@@ -138,7 +139,7 @@ class Runner:
         if as_json and live:
             msg = "--live and --json exclude each other. Leave one out."
             raise InvalidInputError(msg)
-        console = Console(highlight=False, soft_wrap=as_json)
+        console = result_console(soft_wrap=as_json)
         for logger in _SPARK_LOGGERS:
             # Errors are printed once, on one line; PySpark would also log them with the Java stack trace.
             PySparkLogger.getLogger(logger).disabled = True

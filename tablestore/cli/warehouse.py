@@ -8,13 +8,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Option, Typer
 
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
-from tablestore.cli.console import AsJson, console
+from tablestore.cli.console import AsJson, console, result_console
 from tablestore.cli.output import show_rows
 from tablestore.cli.recover import Client, client_options
 from tablestore.tracing import trace
@@ -39,7 +38,7 @@ def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
         return found.name, kind_of(found), *where
 
     names = ("name", "kind", "path", "snapshot")
-    show_rows(Console(highlight=False), names, map(row, Definitions(folder).all()), as_json=as_json)
+    show_rows(result_console(), names, map(row, Definitions(folder).all()), as_json=as_json)
 
 
 def serve(  # noqa: PLR0913, PLR0917 - every option of the command

@@ -47,6 +47,22 @@ class PartitionsReport:
         )
 
 
+def expiration_of(table: TableContext) -> int:
+    """Return after how many milliseconds the table's partitions expire.
+
+    Raises:
+        InvalidInputError: the table has no partitions, or no ``partition.expiration-time``.
+    """
+    options, names = table.options.partition, table.spec.partition_by
+    if options.expiration_ms is None or not names:
+        msg = (
+            f"expire_partitions: table {table.path!r} needs option 'partition.expiration-time' and partition columns; "
+            f"it has {'no such option' if names else 'no partitions'}. Create the table with both."
+        )
+        raise InvalidInputError(msg)
+    return options.expiration_ms
+
+
 def expire_partitions(
     table: TableContext,
     partitions: Callable[[], Sequence[PartitionValues]],
@@ -70,14 +86,7 @@ def expire_partitions(
     Raises:
         InvalidInputError: the table has no partitions, or no ``partition.expiration-time``.
     """
-    options, names = table.options.partition, table.spec.partition_by
-    if options.expiration_ms is None or not names:
-        msg = (
-            f"expire_partitions: table {table.path!r} needs option 'partition.expiration-time' and partition columns; "
-            f"it has {'no such option' if names else 'no partitions'}. Create the table with both."
-        )
-        raise InvalidInputError(msg)
-    pattern, before = _rule(table, options.expiration_ms, table.files.storage.now_ms(dry_run=dry_run))
+    pattern, before = _rule(table, expiration_of(table), table.files.storage.now_ms(dry_run=dry_run))
     # Step 1.
     times = [(values, pattern.of(values)) for values in partitions()]
     old = [values for values, time in times if time is not None and time < before]

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from log_system.local_kafka.owned import LocalKafka
+from tablestore import create_local
 from tablestore.cli import app, console
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import make_table, publisher_of, rows_of, write
@@ -194,3 +195,39 @@ def test_commands_start_without_what_they_do_not_need(tmp_path: Path) -> None:
     assert '{"1": 1}\n{"b": "it\'s", "-7": -7, "NULL": null, "c": true}' in constants
     assert "Java 17" in output("sql", "-w", str(tmp_path), "-e", "SELECT 1 + 1")
     assert time.monotonic() - started < 100
+
+
+def test_nothing_is_cut_in_a_narrow_terminal_and_a_row_in_a_pipe_is_one_line(tmp_path: Path) -> None:
+    path, text = str(tmp_path / "t"), "x" * 300
+    create_local(path, "id bigint, text string", primary_key="id").write([{"id": 1, "text": text}])
+
+    def shown(*words: str, columns: int | None) -> str:
+        env = {name: value for name, value in ENV.items() if name != "COLUMNS"}
+        env |= {} if columns is None else {"COLUMNS": str(columns)}
+        return subprocess.run(
+            [*MAIN, *words], env=env, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+        ).stdout
+
+    assert text in shown("read", path, columns=None)
+    for command in ("snapshots", "describe", "read"):
+        narrow = shown(command, path, columns=40)
+        assert "…" not in narrow
+        assert max(map(len, narrow.splitlines())) <= 40
+    assert shown("read", path, columns=40).count("x") == len(text) + 1
+    assert [line.split()[1:4:2] for line in shown("snapshots", path, columns=40).splitlines() if "kind" in line] == [
+        ["kind", "upsert"],
+        ["kind", "create"],
+    ]
+
+
+def test_a_question_that_nobody_answers_says_what_to_pass(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create_local(path, "id bigint")
+    asked = subprocess.run(
+        [*MAIN, "drop", path], env=ENV, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert (asked.returncode, asked.stderr) == (
+        1,
+        f"Error: table '{path}' was not removed. To remove it, pass --yes.\n",
+    )
