@@ -26,6 +26,7 @@ class Group(StrEnum):
     LOCAL = "local"
     LOCAL_WRITE = "local_write"
     LOOKUP = "lookup"
+    OBJECT_STORE = "object_store"
     PEERS = "peers"
     STREAM = "stream"
     INGEST = "ingest"

@@ -188,7 +188,11 @@ class LocalTableReader:
         tag: str | None = None,
     ) -> polars.DataFrame:
         """Read a snapshot into a polars frame, which needs polars; arguments as for ``to_arrow``."""
-        import polars  # noqa: PLC0415 - not a dependency
+        try:
+            import polars  # noqa: PLC0415 - not a dependency
+        except ImportError as error:
+            msg = "to_polars() needs the package polars: pip install polars."
+            raise InvalidInputError(msg) from error
 
         return polars.DataFrame(self.to_arrow(columns, filter, snapshot=snapshot, timestamp=timestamp, tag=tag))
 
@@ -233,7 +237,7 @@ class LocalTableReader:
         """Return a snapshot as a DuckDB relation, which reads it again, batch by batch, each time it is executed.
 
         DuckDB's own projections and filters are applied only after reading. Pass ``columns`` and ``filter`` here to
-        read less.
+        read less. Ctrl-C while DuckDB executes the relation raises DuckDB's error, mostly ``RuntimeError``.
 
         Args:
             connection: the connection of the relation; None for DuckDB's default connection.

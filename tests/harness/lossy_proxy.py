@@ -1,4 +1,4 @@
-"""A proxy in front of an HTTP server that drops answers and holds requests, as a network may."""
+"""A proxy in front of an HTTP server that drops answers, holds requests and is slow, as a network may."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
@@ -35,6 +35,7 @@ class LossyProxy:
         self._lock, self._names, self.dropped = Lock(), list[str](), 0
         self._seen, self._held, self._put = list[str](), list[str](), set[str]()
         self._drops_each_put, self._slow_every, self._forwarded, self._denies = False, 0, 0, ""
+        self._late_seconds = 0.0
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -47,6 +48,7 @@ class LossyProxy:
                     return
                 with proxy._lock:
                     proxy._seen.append(f"{self.command} {self.path}")
+                time.sleep(proxy._late_seconds)
                 if proxy._is_too_fast():
                     self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN)
                     return
@@ -101,7 +103,7 @@ class LossyProxy:
             elif path.startswith(FAULTS):
                 faults = json.loads(body)
                 self._drops_each_put, self._slow_every = faults["drops_each_put"], faults["slow_every"]
-                self._denies = faults["denies"]
+                self._denies, self._late_seconds = faults["denies"], faults["late_seconds"]
             elif path == COUNT:
                 seen, self._seen = self._seen, []
                 return json.dumps(seen).encode()
@@ -151,7 +153,9 @@ def hold_next(endpoint: str, name: str) -> None:
 
 
 @contextmanager
-def faulty(endpoint: str, *, drops_each_put: bool = False, slow_every: int = 0, denies: str = "") -> Iterator[None]:
+def faulty(
+    endpoint: str, *, drops_each_put: bool = False, slow_every: int = 0, denies: str = "", late_seconds: float = 0.0
+) -> Iterator[None]:
     """Misbehave within the context.
 
     Args:
@@ -159,15 +163,17 @@ def faulty(endpoint: str, *, drops_each_put: bool = False, slow_every: int = 0, 
         drops_each_put: drop the answer to the first PUT of each object.
         slow_every: answer every so many requests with "503 SlowDown" instead of forwarding it; 0 for none.
         denies: answer PUTs of objects with this in their path with "403 AccessDenied"; empty for none.
+        late_seconds: answer each request so much later.
     """
-    _set_faults(endpoint, drops_each_put=drops_each_put, slow_every=slow_every, denies=denies)
+    given = {"drops_each_put": drops_each_put, "slow_every": slow_every, "denies": denies, "late_seconds": late_seconds}
+    _set_faults(endpoint, given)
     try:
         yield
     finally:
-        _set_faults(endpoint, drops_each_put=False, slow_every=0, denies="")
+        _set_faults(endpoint, {name: type(value)() for name, value in given.items()})
 
 
-def _set_faults(endpoint: str, **faults: bool | int | str) -> None:
+def _set_faults(endpoint: str, faults: Mapping[str, bool | float | str]) -> None:
     with urllib.request.urlopen(f"{endpoint}{FAULTS}", data=json.dumps(faults).encode(), timeout=10):
         pass
 

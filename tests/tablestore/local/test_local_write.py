@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -345,11 +346,14 @@ def test_maintenance_needs_no_spark(make: Callable[..., LocalTable]) -> None:
     assert table.verify().ok
 
 
-def test_other_libraries_read_the_table(make: Callable[..., LocalTable]) -> None:
+def test_other_libraries_read_the_table(make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch) -> None:
     table = make(primary_key="id")
     table.write(table_of([(1, "a", 1, "a"), (2, None, None, "b")]))
     assert polars.DataFrame(table).sort("id")["v"].to_list() == ["a", None]
     assert table.to_polars(["id"], "id > 1").rows() == [(2,)]
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(InvalidInputError, match="pip install polars"):
+        table.to_polars()
     assert table.to_pandas(["v"], "id = 1")["v"].tolist() == ["a"]
     assert table.scan(["id"]).read_all().num_rows == 2
     assert table.history()["kind"].to_pylist() == ["upsert", "create"]
