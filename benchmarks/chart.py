@@ -13,7 +13,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "benchmarks.md"
 CHART = PAGE.with_suffix(".svg")
 _ROW = re.compile(r"\| (?P<what>[^|]+) \| [^|]+ \| [^|]+ \| (?P<other>[^|]+) \| (?P<times>[\d.]+)x \|")
 _LABELS, _BARS, _STEP, _TOP = 470, 320, 22, 46
-_TICKS = (0.5, 1, 2, 5, 10, 20)
+_TICKS = (0.25, 0.5, 1, 2, 5, 10, 20)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def draw(found: Sequence[Bar]) -> str:
 
 
 def _place(times: float) -> float:
-    low, high = math.log(0.4), math.log(40)
+    low, high = math.log(0.2), math.log(40)
     return _LABELS + (math.log(times) - low) / (high - low) * _BARS
 
 
