@@ -391,3 +391,15 @@ def test_aggregates_treat_nulls_as_in_flink(catalog: Catalog, text: str, expecte
 def test_what_is_not_supported_is_named(catalog: Catalog, text: str, reason: str) -> None:
     with pytest.raises(InvalidInputError, match=reason):
         catalog.sql(f"SELECT {text} FROM {ROWS}")
+
+
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_an_invalid_pattern_is_refused_before_the_query_runs(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    """Not by a stack trace of Java when the first row comes."""
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": mode})
+    catalog.sql("CREATE TABLE t (s STRING)")
+    for call in ("REGEXP(s, '(')", "s RLIKE '('", "REGEXP_REPLACE(s, '[', '')", "REGEXP_EXTRACT(s, '*a', 0)"):
+        with pytest.raises(InvalidInputError, match="is not a regular expression of Java") as raised:
+            catalog.sql(f"SELECT 1 FROM t WHERE {call} IS NOT NULL")
+        assert "line 1, column" in str(raised.value)
+    assert catalog.sql(r"SELECT REGEXP(s, '(?d)\d++(?<a>b)\k<a>'), REGEXP_REPLACE(s, s, '') FROM t").frame is not None

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.connectors.java_regex import compile_pattern
 from tablestore.options.read_options import OWN
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
@@ -48,6 +49,8 @@ from tablestore.table.store import TableStore
 #: Maximum nesting of views. A deeper one is taken to read itself, which views can when their definitions change.
 DEPTH_MAX = 32
 _NO_TIME: Final = "UNSUPPORTED_TIME_TYPE"
+_TAKE_PATTERNS: Final = ("REGEXP", "REGEXP_EXTRACT", "REGEXP_REPLACE")
+"""Functions whose second argument is a regular expression."""
 #: Spark's position in the generated SQL, which users never see, at the end of an error message.
 _PLACE_IN_SPARK: Final = re.compile(r";? line \d+,? pos \d+$")
 
@@ -243,6 +246,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
         RefusedError: Spark rejects the query.
     """
     tree = tree.copy()
+    _check_patterns(spark, tree)
     # Unique names, so that the Spark session's own views are not replaced.
     views = {name: f"_{uuid.uuid4().hex}" for name in frames}
     for table in list(tree.find_all(exp.Table)):
@@ -263,6 +267,29 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
             # Names of frames in FROM have a number after an @.
             message = message.replace(view, name.partition("@")[0])
         raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
+
+
+def _check_patterns(spark: SparkSession, tree: exp.Expr) -> None:
+    """Check the regular expressions that are literals: Spark looks at them when the first row comes.
+
+    Raises:
+        RefusedError: one is not valid.
+    """
+    for call in tree.find_all(exp.RegexpLike, exp.Anonymous):
+        given = (call.expression,) if isinstance(call, exp.RegexpLike) else call.expressions[1:2]
+        if isinstance(call, exp.Anonymous) and call.name.upper() not in _TAKE_PATTERNS:
+            continue
+        for pattern in (each for each in given if isinstance(each, exp.Literal) and each.is_string):
+            try:
+                compile_pattern(pattern.name, "")
+            except InvalidInputError:
+                # Java has a few patterns that it does not know.
+                probe = exp.RegexpLike(this=exp.Literal.string(""), expression=pattern.copy())
+                try:
+                    spark.sql(to_spark(exp.Select(expressions=[probe]))).collect()
+                except PySparkException:
+                    reason = f"'{pattern.name}' is not a regular expression of Java, which this function takes."
+                    raise RefusedError(call.find(exp.Column), reason) from None
 
 
 def _with_generators(tree: exp.Expr, type_of: Callable[[exp.Select], DataType]) -> None:
