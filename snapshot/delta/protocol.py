@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
 
+CLEANUP = "delta.enableExpiredLogCleanup"
+"""Property of tables whose log entries each Delta writer removes when they are old (``delta.logRetentionDuration``)."""
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 """Reader and writer versions from which on the protocol lists its features."""
 _READER_IMPLIES: Mapping[int, tuple[str, ...]] = {2: ("columnMapping",)}
@@ -125,12 +127,19 @@ def check_writable(path: str, protocol: Protocol, *, removes: bool) -> None:
         removes: whether the commit removes rows.
 
     Raises:
-        InvalidInputError: it does not support one of them.
+        InvalidInputError: it does not support one of them, or other Delta writers are to clean the log up.
     """
     if protocol.unwritable:
         raise refused(path, protocol.unwritable, "writers")
     if removes and protocol.is_append_only:
         raise refused(path, ("appendOnly",), "writers")
+    if protocol.is_on(CLEANUP):
+        msg = (
+            f"{path}: property {CLEANUP}: expected 'false', as the store sets it, got 'true', by another Delta writer. "
+            "Such writers would remove entries of the log that the store needs; nothing was changed. Set it back, in "
+            f"Spark by ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{CLEANUP}' = 'false'); then try again."
+        )
+        raise InvalidInputError(msg)
 
 
 def refused(path: str, features: tuple[str, ...], role: str) -> InvalidInputError:

@@ -10,6 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
+from snapshot.delta.protocol import CLEANUP
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from snapshot.merge.merge_reader import ChangeFile
 from snapshot.records import OLDEST, ChangeSet, Snapshot
@@ -77,7 +78,7 @@ class TableFiles:
             AlreadyExistsError: a table exists already.
         """
         # Delta's own log cleanup ignores tags and consumers, so expiry cleans up instead.
-        keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
+        keeping = {"delta.checkpointInterval": "20", CLEANUP: "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         in_root = {EXACT_BOUNDS: "true"}
         if spec.has_key:
@@ -335,21 +336,14 @@ class TableFiles:
         )
 
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
-        """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
-
-        Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction.
-
-        Returns:
-            The base table version and its ``merged-through``.
-
-        Raises:
-            NotFoundError: the base table's log no longer goes back that far.
-        """
+        """Return the base table version of ``root_entry`` and its ``merged-through``."""
         version, _, merged = self.root_entry(snapshot_id)
         return version, merged
 
     def root_entry(self, snapshot_id: int) -> tuple[int, int, int]:
-        """Find the same as ``root_for``, and the compaction that committed it.
+        """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
+
+        Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction.
 
         Returns:
             The base table version, the version of its compaction (different if another tool has committed since), and
@@ -357,6 +351,7 @@ class TableFiles:
 
         Raises:
             NotFoundError: the base table's log no longer goes back that far.
+            CorruptedError: another writer has removed the entry of the last compaction.
         """
         candidate: int | None = None
         others: list[Commit] = []
@@ -370,8 +365,15 @@ class TableFiles:
                 self._check_root(others)
                 return candidate, commit.version, int(merged)
             candidate, others = None, []
-        msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the log of the base table; read a newer one."
-        raise NotFoundError(msg)
+        root = self.storage.root
+        if snapshot_id < self.latest():
+            msg = f"{root}: snapshot {snapshot_id} is older than the log of the base table; read a newer one."
+            raise NotFoundError(msg)
+        msg = (
+            f"{root}: entries are missing from its _delta_log, down to that of the last compaction. The store "
+            f"keeps them: another Delta writer has removed them (property {CLEANUP}?). Bring them back from a backup."
+        )
+        raise CorruptedError(msg)
 
     def _check_root(self, others: Sequence[Commit]) -> None:
         """Check that no other writer has changed rows of the base table since a compaction.

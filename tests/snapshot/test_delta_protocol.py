@@ -152,6 +152,15 @@ def test_an_append_only_table_takes_appends(tmp_path: Path) -> None:
     log.commit(3, add=[], remove=[file], info={}, data_change=False)
 
 
+def test_a_log_that_others_clean_up_is_not_written(tmp_path: Path) -> None:
+    log, cleanup = a_log(tmp_path / "t"), "delta.enableExpiredLogCleanup"
+    another_writer(log, properties={cleanup: "true"})
+    with pytest.raises(InvalidInputError, match=rf"{cleanup}: expected 'false'.*\('{cleanup}' = 'false'\)"):
+        log.commit(2, add=[], info={})
+    another_writer(log, properties={cleanup: "false"})
+    log.commit(3, add=[], info={})
+
+
 def test_the_log_of_a_table_with_protected_checkpoints_is_cut_behind_them(tmp_path: Path) -> None:
     log = DeltaLog.create(
         Storage.at(tmp_path / "t"), COLUMNS, partition_by=(), configuration={"delta.checkpointInterval": "5"}, info={}

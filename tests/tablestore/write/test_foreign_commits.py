@@ -21,7 +21,7 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.entries import entry_of
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
-from tablestore import open_local
+from tablestore import create_local, open_local
 from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
@@ -397,3 +397,20 @@ def test_a_log_goes_on_after_others_changed_rows(
             found[row["id"], row["v"]] += -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
     assert Counter({row: n for row, n in found.items() if n}) == held(tmp_path / "t")
     assert verify(TableContext.open(str(tmp_path / "t"))).ok
+
+
+def test_a_log_that_others_have_cut_is_named_with_the_property(tmp_path: Path) -> None:
+    table = create_local(tmp_path / "t", "id bigint, v string", primary_key="id")
+    table.write(ROWS)
+    table.compact()
+    other = DeltaTable(tmp_path / "t")
+    other.alter.set_table_properties(
+        {"delta.enableExpiredLogCleanup": "true", "delta.logRetentionDuration": "interval 0 days"}
+    )
+    table.write(ROWS)
+    with pytest.raises(InvalidInputError, match=r"expected 'false'.*SET TBLPROPERTIES"):
+        table.compact()
+    other.create_checkpoint()
+    other.cleanup_metadata()
+    with pytest.raises(CorruptedError, match=r"enableExpiredLogCleanup\?\)\. Bring them back from a backup"):
+        open_local(tmp_path / "t").to_arrow()
