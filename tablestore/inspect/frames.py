@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tablestore.context import TableContext
@@ -73,8 +72,4 @@ class Inspector:
         Raises:
             InvalidInputError: there is no metadata table with this name.
         """
-        return self.made(lambda table: inspected(table, name))
-
-    def made(self, make: Callable[[TableContext], pa.Table]) -> DataFrame:
-        """Return the rows that a function makes of the table's current metadata."""
-        return arrow_frame(self._spark, make(self._table()))
+        return arrow_frame(self._spark, inspected(self._table(), name))

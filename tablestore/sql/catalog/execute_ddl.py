@@ -12,7 +12,6 @@ from typing import Final
 from log_system.kafka.client.secrets import reveal
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
-from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
 from tablestore.options.declaration import OptionSpec
@@ -258,7 +257,7 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
 
 
 def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
-    table = TableContext.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
+    table = scope.context_of(there)
     publisher = table.log.publisher()
     options = {
         key: scope.settings.servers(value) if key == LOG_SERVERS else value
@@ -282,7 +281,7 @@ def _is_unfinished(scope: Scope, there: Definition) -> bool:
     if there.path is None:
         return False
     try:
-        TableContext.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
+        scope.context_of(there)
     except NotFoundError:
         return True
     return False

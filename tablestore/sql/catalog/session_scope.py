@@ -21,6 +21,7 @@ from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.messages import did_you_mean
 from snapshot.storage import Storage
+from tablestore.context import TableContext
 from tablestore.sql.catalog.binding import LOG_SERVERS
 from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, STATES_FOLDER, Definition, Definitions, taken
 from tablestore.sql.catalog.settings import CHECKPOINTS, IN_SPARK, SPARK, Settings, shown
@@ -258,6 +259,14 @@ class Scope:
     def place_of(self, definition: Definition) -> str:
         """Return the full path of a store table."""
         return self.warehouse.child(definition.path or "").root
+
+    def context_of(self, definition: Definition) -> TableContext:
+        """Open a store table without Spark.
+
+        Raises:
+            NotFoundError: no table is at its path.
+        """
+        return TableContext.open(self.place_of(definition), self.runtime_of(definition), self.allowed)
 
     @property
     def given_to_store(self) -> dict[str, ClientValue]:

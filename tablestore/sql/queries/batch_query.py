@@ -19,7 +19,7 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.connectors.java_regex import compile_pattern
 from tablestore.options.read_options import OWN
-from tablestore.spark.connect import is_remote
+from tablestore.spark.connect import arrow_frame, is_remote
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed, with_computed_then
@@ -167,7 +167,9 @@ def _inside(scope: Scope, name: str) -> DataFrame:
     if is_change_table(scope, name):
         snapshot = batch_read(definition) if definition.hints else None
         return past_changes(opened, made, paired=what == BINLOG, between=range_read(definition), snapshot=snapshot)
-    return opened.inspect.compacted() if what == COMPACTED else opened.inspect.made(lambda at: in_sql(at, made, what))
+    if what == COMPACTED:
+        return opened.inspect.compacted()
+    return arrow_frame(scope.spark, in_sql(scope.context_of(definition), made, what))
 
 
 def open_inside(scope: Scope, name: str) -> TableStore:
