@@ -480,15 +480,17 @@ class DeltaLog:
                 f"id {base.id}: it was dropped and created again. Open it again; nothing was changed."
             )
             raise TableReplacedError(msg)
-        base.fingerprint = fingerprint_of(self.storage.read(entry_of(base.version)))
+        base.text = self.storage.read(entry_of(base.version))
         self._own.look(self._entry)
         self._state = DeltaState(base)
         return self._state
 
     def _entry(self, version: int, *, fresh: bool = True) -> Commit | None:
-        if self._state is not None and not fresh and (held := self._state.followed(version)) is not None:
+        state = None if fresh else self._state
+        if state is not None and (held := state.followed(version)) is not None:
             return held
-        text = self.storage.read(entry_of(version))
+        text = state.base.text if state is not None and state.base.version == version else None
+        text = self.storage.read(entry_of(version)) if text is None else text
         return None if text is None else self._parsed(version, text)
 
     def _parsed(self, version: int, text: bytes) -> Commit:

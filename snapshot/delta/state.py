@@ -8,7 +8,7 @@ from functools import cached_property
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from snapshot.delta.entries import Commit, DataFile, files_of
+from snapshot.delta.entries import Commit, DataFile, files_of, fingerprint_of
 from snapshot.delta.protocol import Protocol
 
 
@@ -19,12 +19,17 @@ class DeltaBase:
     Attributes:
         table: the state.
         transactions: the versions that applications have recorded, as far as they were asked for.
-        fingerprint: that of the version's entry; empty if expiry removed the entry before it was read.
+        text: the version's entry; None if expiry removed it before it was read.
     """
 
     table: DeltaTable
     transactions: dict[str, int | None] = field(default_factory=dict)
-    fingerprint: str = ""
+    text: bytes | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The fingerprint of the version's entry; empty if it was not read."""
+        return fingerprint_of(self.text)
 
     @cached_property
     def version(self) -> int:

@@ -312,8 +312,8 @@ class TableFiles:
         if snapshot_id < oldest:
             raise DataLostError(self._has_expired(snapshot_id, oldest)) from cause
 
-    def layout(self, snapshot_id: int) -> SnapshotFiles:
-        """Return the files of a snapshot.
+    def layout(self, snapshot_id: int, *, fresh: bool = True) -> SnapshotFiles:
+        """Return the files of a snapshot; ``fresh`` as in ``root_entry``.
 
         Raises:
             NotFoundError: the snapshot has expired and has no tag, or its files are no longer known.
@@ -326,7 +326,7 @@ class TableFiles:
             raise NotFoundError(self._has_expired(snapshot_id, oldest))
         if not self.spec.has_key:
             return SnapshotFiles(snapshot_id, snapshot_id, snapshot_id, tuple(self.base_table.files(snapshot_id)), ())
-        version, merged = self.root_for(snapshot_id)
+        version, merged = self.root_for(snapshot_id, fresh=fresh)
         base = self.base_table.files(version)
         listed = self.log.files(snapshot_id)
         listed = [*listed, *self._unlisted(listed, merged, snapshot_id)]
@@ -335,15 +335,19 @@ class TableFiles:
             snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones
         )
 
-    def root_for(self, snapshot_id: int) -> tuple[int, int]:
+    def root_for(self, snapshot_id: int, *, fresh: bool = True) -> tuple[int, int]:
         """Return the base table version of ``root_entry`` and its ``merged-through``."""
-        version, _, merged = self.root_entry(snapshot_id)
+        version, _, merged = self.root_entry(snapshot_id, fresh=fresh)
         return version, merged
 
-    def root_entry(self, snapshot_id: int) -> tuple[int, int, int]:
+    def root_entry(self, snapshot_id: int, *, fresh: bool = True) -> tuple[int, int, int]:
         """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
 
         Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction.
+
+        Args:
+            snapshot_id: the snapshot.
+            fresh: look for newer compactions first; else know those of the last look.
 
         Returns:
             The base table version, the version of its compaction (different if another tool has committed since), and
@@ -355,7 +359,7 @@ class TableFiles:
         """
         candidate: int | None = None
         others: list[Commit] = []
-        for commit in self.base_table.commits(self.base_table.version(), fresh=False):
+        for commit in self.base_table.commits(self.base_table.version(fresh=fresh), fresh=False):
             candidate = commit.version if candidate is None else candidate
             merged = commit.info.get(MERGED_THROUGH)
             if merged is None:

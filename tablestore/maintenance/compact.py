@@ -150,6 +150,8 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
 def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None = None) -> Snapshot | None:
     """Compact if the changes exceed the table's limits, or combine small change files; cheap if neither is due.
 
+    The newest snapshot is that of the table's last look.
+
     Args:
         table: the table.
         run_tasks: runs the tasks.
@@ -164,22 +166,24 @@ def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None
 
 def _compact_files_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None) -> Snapshot | None:
     """Compact if a multiple of ``compaction.commits`` has been reached since the last check, by default just now."""
-    newest, commits = table.files.latest(), table.options.compaction.commits
+    newest, commits = table.files.latest(fresh=False), table.options.compaction.commits
     is_due = newest // commits > (newest - 1 if checked is None else checked) // commits
     return compact(table, run_tasks) if is_due else None
 
 
 def _compact_changes_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
     limits, files = table.options.compaction, table.files
-    newest = files.latest()
-    _, merged = files.root_for(newest)
-    # Do not count the snapshot made by the previous compaction, which contains no changes.
-    commits = newest - merged - (1 if merged else 0)
+    newest, commits = files.latest(fresh=False), 0
+    for fresh in (False, True):
+        # Others may have compacted since the last look; only what is due by that look is worth another one.
+        _, merged = files.root_for(newest, fresh=fresh)
+        # Do not count the snapshot made by the previous compaction, which contains no changes.
+        commits = newest - merged - (1 if merged else 0)
+        if commits < min(limits.commits, fewest(limits.min_commits)):
+            return None
     if commits >= limits.commits:
         return compact(table, run_tasks)
-    if commits < fewest(limits.min_commits):
-        return None
-    layout = files.layout(newest)
+    layout = files.layout(newest, fresh=False)
     if commits >= limits.min_commits and sum(file.rows for file in layout.changes) > limits.ratio * sum(
         file.rows for file in layout.base
     ):

@@ -212,11 +212,14 @@ def expire(
 
 
 def expire_if_due(table: TableContext) -> ExpireReport | None:
-    """Expire by the table's options if enough snapshots can expire to justify a commit; cheap if not."""
+    """Expire by the table's options if enough snapshots can expire to justify a commit; cheap if not.
+
+    The newest snapshot is that of the table's last look.
+    """
     options, files = table.options.snapshot, table.files
     if not options.auto:
         return None
-    newest, before = files.latest(), files.oldest(fresh=False)
+    newest, before = files.latest(fresh=False), files.oldest(fresh=False)
     least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
     if newest - least < options.retain_min:
         return None

@@ -60,6 +60,7 @@ class TableMaintainer:
         handle.table.check_same()
         failed: list[Exception] = []
         with handle.lock:
+            handle.renew()
             for work in handle.maintenance().values():
                 try:
                     work()

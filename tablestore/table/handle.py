@@ -68,8 +68,14 @@ class TableHandle(ABC):
         return self.table
 
     def renew(self) -> None:
-        """Open writer and publisher again if the table's options have changed. The caller holds the lock."""
-        now = self.refresh()
+        """Look for changes of the table's definition; open writer and publisher again if its options have changed.
+
+        The caller holds the lock.
+        """
+        self._follow(self.table.refreshed())
+
+    def _follow(self, now: TableContext) -> None:
+        self.table = now
         if now.options == self._written_by:
             return
         if self.publisher is not None:
@@ -115,12 +121,17 @@ class TableHandle(ABC):
         A failure of maintenance is a warning: the write is done.
         """
         if snapshot is not None:
+            # The write has looked for changes of the table's definition.
+            self._follow(self.writer.table)
             for what, work in self.maintenance().items():
                 after_write(f"table {self.table.path}", what, work)
         return snapshot
 
     def maintenance(self) -> Mapping[str, Callable[[], None]]:
-        """Return, by name, what maintains the table, in order; each does what the table's options say is due."""
+        """Return, by name, what maintains the table, in order; each does what the table's options say is due.
+
+        What is due is decided as of the table's last look, by ``renew`` or the write before.
+        """
         return {
             "compacting": self._compact_if_due,
             "expiring": self._expire_if_due,
@@ -134,20 +145,19 @@ class TableHandle(ABC):
         )
 
     def _compact_if_due(self) -> None:
-        self.renew()
         table = self.table
         self.writer.meter.made("compact", lambda: compact_if_due(table, self.run_tasks, self._compaction_checked))
-        # As of the check, which has just looked: this costs no request.
+        # As of the check: this costs no request.
         self._compaction_checked = table.files.log.version(fresh=False)
 
     def _expire_if_due(self) -> None:
         with self.writer.meter.measured("expire") as tell:
-            report = expire_if_due(self.refresh())
+            report = expire_if_due(self.table)
             if report is not None:
                 tell(report.oldest, report.snapshots)
 
     def _expire_partitions_if_due(self) -> None:
-        options, now = self.refresh().options.partition, time.monotonic()
+        options, now = self.table.options.partition, time.monotonic()
         checked = self._partitions_checked
         if not options.auto or (checked is not None and now - checked < options.check_interval_ms / 1000):
             return

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, OutcomeUnknownError, UnavailableError
 from snapshot.storage import Storage
-from tablestore import open_local
+from tablestore import create_local, open_local
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.context import TableContext
@@ -47,6 +47,8 @@ from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
 ONE_ROW_MAX = 7
 """Requests for a write of one row: two puts, and what proves that the row is in the table before it is acknowledged."""
+OPEN_ROW_MAX = 11
+"""The same by a table that is open: also what its columns are now, and what is compacted."""
 READ_MAX, READ_SNAPSHOT_MAX = 30, 4
 """Requests to open a table and merge one-row snapshots: of these, an entry and a file for each."""
 COMPACT_MAX, COMPACT_SNAPSHOT_MAX = 45, 4
@@ -274,6 +276,21 @@ def check_requests(writer: Writer, most: int) -> None:
 @pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
 def test_a_write_of_one_row_costs_few_requests_and_lists_nothing(lake: str, key: tuple[str, ...]) -> None:
     check_requests(Writer(make(f"{lake}/orders", key), None), ONE_ROW_MAX)
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_a_write_of_one_row_by_an_open_table_costs_few_requests_and_lists_nothing(
+    lake: str, key: tuple[str, ...]
+) -> None:
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    with create_local(f"{lake}/orders", "id bigint, v string", primary_key=key, options={"bucket": 2}) as table:
+        table.write([{"id": 1, "v": "v"}])
+        for number in range(2, 6):
+            requests_since(endpoint)
+            table.write([{"id": number, "v": "v"}])
+            seen = requests_since(endpoint)
+            assert [request for request in seen if "list-type" in request] == []
+            assert len(seen) <= OPEN_ROW_MAX, "\n".join(seen)
 
 
 def test_publishing_a_row_costs_few_requests_and_lists_nothing(

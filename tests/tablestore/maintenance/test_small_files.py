@@ -119,6 +119,7 @@ def test_compaction_is_due_where_others_have_committed_past_the_multiple(tmp_pat
     def after(appends: int) -> str:
         for _ in range(appends):
             write_deltalake(path, pa.table({"id": [1]}), mode="append")
+        handle.renew()
         for work in handle.maintenance().values():
             work()
         files = TableContext.open(path).files
