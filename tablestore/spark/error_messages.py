@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
@@ -10,9 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
+import py4j  # type: ignore[import-untyped]
+import pyspark
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -34,6 +38,15 @@ _IN_BATCH: Final = re.compile(
     r"\bpyspark\.errors\.[\w.]+: (?:\[USER_RAISED_EXCEPTION\] )?(.+?)(?: SQLSTATE: P0001)?$", re.MULTILINE
 )
 """An error of Spark in the traceback of the function that a streaming query calls with each micro-batch."""
+_FRAME: Final = re.compile(r'^\s*File "([^"]+)", line', re.MULTILINE)
+"""A frame in such a traceback."""
+_PLACE: Final = Path(__file__).parents[2]
+_NOT_THE_USERS: Final = (
+    *(f"{_PLACE / name}{os.sep}" for name in ("tablestore", "log_system", "snapshot")),
+    *(f"{Path(inspect.getfile(package)).parent}{os.sep}" for package in (pyspark, py4j)),
+    inspect.getfile(contextlib),
+)
+"""Where the files of frames are that are not the user's, who needs the traceback of a function of his."""
 
 _ENDS: Final = ("awaitTermination", "processAllAvailable", "exception")
 _ENDS_ANY: Final = ("awaitAnyTermination",)
@@ -47,10 +60,13 @@ S = TypeVar("S", bound=type)
 def own_message(error: Exception) -> str | None:
     """Return the message of the error of this program within an exception of Spark, or of a full disk; None if none.
 
-    The same of an error of Spark in a micro-batch, such as a failed CAST, around which there are tracebacks.
+    The same of an error of Spark in a micro-batch that the store writes, such as a failed CAST, around which there are
+    tracebacks.
     """
     text = str(error)
-    found: list[str] = _OURS.findall(text) or _IN_BATCH.findall(text)
+    found: list[str] = _OURS.findall(text)
+    if not found and all(file.startswith(_NOT_THE_USERS) for file in _FRAME.findall(text)):
+        found = _IN_BATCH.findall(text)
     return found[-1] if found else _full_disk(error)
 
 

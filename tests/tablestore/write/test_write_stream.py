@@ -160,6 +160,20 @@ def test_an_error_of_the_store_is_the_whole_message_of_a_query(
         broken.awaitTermination()
 
 
+def test_an_error_of_spark_in_the_users_own_foreach_batch_keeps_the_traceback(
+    source: TableStore, tmp_path: Path, spark: SparkSession
+) -> None:
+    source.write(frame(spark, [(1, "a")]))
+
+    def mistaken(batch: DataFrame, _: int) -> None:
+        batch.selectExpr("CAST(v AS INT)").collect()
+
+    writer = source.read_stream().select("id", "v").writeStream.foreachBatch(mistaken)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="in mistaken"):
+        query.awaitTermination()
+
+
 def test_an_error_of_the_store_in_the_users_own_foreach_batch_is_the_whole_message(
     source: TableStore, tmp_path: Path, spark: SparkSession
 ) -> None:
