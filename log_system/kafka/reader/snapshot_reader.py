@@ -85,7 +85,7 @@ def _records(log: KafkaLog, part: PartitionSlice) -> Iterator[Records]:
     if left > 0:
         msg = (
             f"read {found}: the log index counts {part.records} records, {left} are not there. "
-            "Somebody has deleted or compacted them; verify() the table and log.repair() it."
+            "Somebody has deleted or compacted them, or a broker has lost them; verify() the table and log.repair() it."
         )
         raise DataLostError(msg)
     if left == 0 and last != part.end:
