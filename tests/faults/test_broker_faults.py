@@ -27,6 +27,7 @@ from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, fold, rows_of, write
 from tests.harness.log_audit import verify
 from tests.harness.plain_topics import make_topic
+from tests.harness.suspend import suspend
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 from tests.harness.waiting import PATIENCE_SECONDS, until
 
@@ -81,17 +82,6 @@ def has_taken_over(rig: TableHarness) -> bool:
     return True
 
 
-def stop(pid: int) -> None:
-    """Stop a process (SIGSTOP), and wait until each of its threads has stopped: until then it may still answer."""
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
-
-
-def _state(thread: Path) -> str:
-    """Return the state of a thread, which follows its name in parentheses."""
-    return (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
 def test_a_broker_that_stops_answering_within_a_transaction_is_given_up_and_nothing_is_lost(
     broker: LocalKafka, hurried: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +92,7 @@ def test_a_broker_that_stops_answering_within_a_transaction_is_given_up_and_noth
 
     def send_and_stop(self: Sender, *args: object) -> int:
         queued = real(self, *args)  # type: ignore[arg-type]
-        stop(broker.pid)
+        suspend(broker.pid)
         return queued
 
     monkeypatch.setattr(Sender, "send", send_and_stop)

@@ -29,6 +29,7 @@ from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tests.connectors.harness.lab import Lab, schema_of
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.suspend import suspend
 from tests.harness.table_harness import TableHarness
 from tests.harness.waiting import PATIENCE_SECONDS, until
 
@@ -83,7 +84,7 @@ class Source:
 @contextmanager
 def away(broker: LocalKafka) -> Iterator[Callable[[], None]]:
     """Suspend the broker; yield what lets it go on."""
-    os.kill(broker.pid, signal.SIGSTOP)
+    suspend(broker.pid)
     try:
         yield lambda: os.kill(broker.pid, signal.SIGCONT)
     finally:

@@ -1,0 +1,20 @@
+"""Processes that are suspended, as by a machine that has no time for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.harness.waiting import until
+
+
+def suspend(pid: int) -> None:
+    """Suspend a process (SIGSTOP), and wait until each of its threads has stopped: until then it may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
+
+
+def _state(thread: Path) -> str:
+    """Return the state of a thread, which follows its name in parentheses."""
+    return (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
