@@ -34,9 +34,11 @@ _MASKED: Final = "streamReader"
 _OURS: Final = re.compile(r"(?:^|: )(?:snapshot|log_system|tablestore)\.[\w.]+Error: (.+)$", re.MULTILINE)
 """An error of this program in a message of Spark, with or without a Python traceback."""
 
-_IN_BATCH: Final = re.compile(
-    r"\bpyspark\.errors\.[\w.]+: (?:\[USER_RAISED_EXCEPTION\] )?(.+?)(?: SQLSTATE: P0001)?$", re.MULTILINE
+_RAISED: Final = re.compile(
+    r"\bpyspark\.errors\.[\w.]+: \[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: P0001)?$", re.MULTILINE
 )
+"""An error that an expression raises, such as one of the store's, in the traceback of a micro-batch's function."""
+_IN_BATCH: Final = re.compile(r"\bpyspark\.errors\.[\w.]+: (.+)$", re.MULTILINE)
 """An error of Spark in the traceback of the function that a streaming query calls with each micro-batch."""
 _FRAME: Final = re.compile(r'^\s*File "([^"]+)", line', re.MULTILINE)
 """A frame in such a traceback."""
@@ -64,7 +66,7 @@ def own_message(error: Exception) -> str | None:
     tracebacks.
     """
     text = str(error)
-    found: list[str] = _OURS.findall(text)
+    found: list[str] = _OURS.findall(text) or _RAISED.findall(text)
     if not found and all(file.startswith(_NOT_THE_USERS) for file in _FRAME.findall(text)):
         found = _IN_BATCH.findall(text)
     return found[-1] if found else _full_disk(error)
