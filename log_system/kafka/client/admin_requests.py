@@ -166,7 +166,8 @@ def answered(
     while True:
         admin = client.admin()
         with kafka_errors(doing, client, handle=admin):
-            futures = ask(admin, min(seconds, client.request_seconds))
+            left = max(ATTEMPT_SECONDS, until - time.monotonic())
+            futures = ask(admin, min(seconds, client.request_seconds, left))
             while wait(futures.values(), _LOOK_SECONDS).not_done:
                 with suppress(KafkaException):
                     # All topics: the answer for a single one that does not exist, such as one of Kafka's own, may not
