@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from log_system.base import LogSystem, LogWatch
+from log_system.base import LogPublisher, LogSystem, LogWatch, TaskRunner
 from log_system.index import LogIndex
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
@@ -17,6 +17,7 @@ from snapshot.merge.merge_rules import MergeRule
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.file_rewriter import FileRewriter
 from snapshot.storage import Storage
+from snapshot.store.creation import check_created
 from snapshot.store.table_files import TableFiles
 from tablestore.log_systems import open_log
 from tablestore.options.rule_of_options import merge_rule
@@ -143,6 +144,24 @@ class TableContext:
     def looks_up(self) -> bool:
         """Whether a write looks up the existing rows of its keys in the table."""
         return self.options.looks_up or self.rule.merges
+
+    def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher | None:
+        """Return a publisher of the table's log, as ``LogSystem.publisher`` does.
+
+        Raises:
+            CorruptedError: the log is that of another table; see ``check_log_is_own``.
+        """
+        self.check_log_is_own()
+        return self.log.publisher(run_tasks)
+
+    def check_log_is_own(self) -> None:
+        """Check, before anything is sent to the log, that the table is no clone of another one, whose log it would be.
+
+        Raises:
+            CorruptedError: another tool made the table.
+        """
+        if self.log.publishes:
+            check_created(self.files)
 
     def check_says_deletes(self, verb: str, *, all_rows: bool = False) -> None:
         """Check that the log can express the changes of a statement that deletes or replaces rows.

@@ -231,6 +231,7 @@ class _Sink:
     def open(cls, options: ReadOptions, schema: StructType) -> _Sink:
         table = _opened(options)
         check_columns(schema, table.spec)
+        table.check_log_is_own()
         return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _StagedRows:
@@ -252,7 +253,7 @@ class _Sink:
         rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
         staged = accept_staged(self.stager, rows)
         table = _opened(self.options)
-        publisher = table.log.publisher()
+        publisher = table.publisher()
         try:
             writer = Writer(table, publisher)
             landed = None if commit_id is None else writer.publish_landed(commit_id)

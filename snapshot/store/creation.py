@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapshot.delta.log import DeltaLog
+from snapshot.delta.log import Commit, DeltaLog
 from snapshot.errors import CorruptedError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TABLE, TableFiles
@@ -10,8 +10,8 @@ from snapshot.store.table_files import TABLE, TableFiles
 
 def is_of_another(storage: Storage, table_id: str) -> bool:
     """Return whether a folder contains a Delta table that was not created for the table with this id."""
-    log = DeltaLog(storage)
-    return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
+    first = _first(DeltaLog(storage))
+    return first is not None and first.info.get(TABLE) != table_id
 
 
 def check_created(files: TableFiles) -> None:
@@ -23,15 +23,20 @@ def check_created(files: TableFiles) -> None:
     Raises:
         CorruptedError: another tool created it.
     """
-    log = files.log
-    if not log.has_entry(0):
+    first = _first(files.log)
+    if first is None:
         return
-    first = log.commit_at(0, fresh=False)
     if "kind" not in first.info or first.info.get(TABLE, files.spec.table_id) != files.spec.table_id:
+        root = files.log.storage.root
         msg = (
-            f"{log.storage.root}: another tool made this Delta table ({first.operation or 'no operation given'}) with "
+            f"{root}: another tool made this Delta table ({first.operation or 'no operation given'}) with "
             "the definition of a table of the store, as a clone has it, and so with that table's log. Nothing was "
             "changed. Read it by Delta's own readers, or write its rows to a table that the store creates. To remove "
             "it, delete the folder."
         )
         raise CorruptedError(msg)
+
+
+def _first(log: DeltaLog) -> Commit | None:
+    """Return the commit that created a Delta table; None if there is none, or it has expired."""
+    return next(log.commits(0), None)

@@ -50,7 +50,7 @@ def verify(
 def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Repair the log index, the register and the end of the log. Exits with code 1 if differences remain."""
     table = TableContext.open(path, client_options(option))
-    publisher = table.log.publisher()
+    publisher = table.publisher()
     try:
         with progress_bar("Repairing the log") as progress:
             done = table.log.repair(publisher, partial(recover, table, publisher), progress)

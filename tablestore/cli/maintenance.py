@@ -75,7 +75,7 @@ def rollback(
     from tablestore.write.writer import Writer  # noqa: PLC0415
 
     table = TableContext.open(path, client_options(option))
-    publisher = table.log.publisher()
+    publisher = table.publisher()
     try:
         snapshot = rollback_table(table, Writer(table, publisher), run_in_threads, to)
     finally:

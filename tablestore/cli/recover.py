@@ -63,11 +63,11 @@ def recover(
 ) -> None:
     """Publish committed snapshots that are missing from the log, including changes made by other Delta writers."""
     table = TableContext.open(path, client_options(option))
+    publisher = table.publisher()
     adopted = adopt(table, skip_version or ())
     adoption = {} if adopted is None else {"adopted": asdict(adopted)}
     if adopted is not None and not as_json:
         _show(adopted)
-    publisher = table.log.publisher()
     if publisher is None and as_json:
         print_json(console, {"published": [], **adoption})
         return

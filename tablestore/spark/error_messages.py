@@ -48,7 +48,7 @@ _NOT_THE_USERS: Final = (
     *(f"{Path(inspect.getfile(package)).parent}{os.sep}" for package in (pyspark, py4j)),
     inspect.getfile(contextlib),
 )
-"""Where the files of frames are that are not the user's, who needs the traceback of a function of his."""
+"""Where files of the store and of Spark are; a frame elsewhere is the user's, who needs its traceback."""
 
 _ENDS: Final = ("awaitTermination", "processAllAvailable", "exception")
 _ENDS_ANY: Final = ("awaitAnyTermination",)

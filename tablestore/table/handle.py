@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from log_system.base import LogPublisher, TaskRunner
@@ -15,7 +15,6 @@ from log_system.report import Progress
 from snapshot.delta.forked import check_process
 from snapshot.records import CommitId, Snapshot
 from snapshot.staging.stage import StagedFile, Stager
-from snapshot.store.creation import check_created
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact_if_due
@@ -53,9 +52,7 @@ class TableHandle(ABC):
         self._open_writer(table)
 
     def _open_publisher(self, table: TableContext) -> LogPublisher | None:
-        if table.log.publishes:
-            check_created(table.files)
-        return table.log.publisher(self._publish_tasks)
+        return table.publisher(self._publish_tasks)
 
     def _open_writer(self, table: TableContext) -> None:
         self._written_by = table.options
@@ -121,10 +118,11 @@ class TableHandle(ABC):
         A failure of maintenance is a warning: the write is done.
         """
         if snapshot is not None:
+            written = f"table {self.table.path}"
             # The write has looked for changes of the table's definition.
-            self._follow(self.writer.table)
+            after_write(written, "opening it with its new options", partial(self._follow, self.writer.table))
             for what, work in self.maintenance().items():
-                after_write(f"table {self.table.path}", what, work)
+                after_write(written, what, work)
         return snapshot
 
     def maintenance(self) -> Mapping[str, Callable[[], None]]:

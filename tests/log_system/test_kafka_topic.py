@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from log_system.kafka.client import connect, shared_admin
 from log_system.kafka.client.admin_requests import partitions_led
 from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.connect import KafkaClient
@@ -28,6 +27,7 @@ from log_system.kafka.client.topic import (
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
 from tablestore import create_local
+from tests.harness.admin_clients import use_admin
 from tests.harness.waiting import PATIENCE_SECONDS
 
 WANTED: dict[str, Any] = {"partitions": 3, "retention_ms": None, "compacted": False}
@@ -216,8 +216,7 @@ def test_a_request_is_repeated_where_the_controller_dies_with_it(
     """Who was cut off from an answer does not know whether the topic is the one it has asked for."""
     monkeypatch.setattr(DyingController, "carries_out", carries_out)
     monkeypatch.setattr(DyingController, "cut_off", set())
-    monkeypatch.setattr(connect, "SharedAdmin", DyingController)
-    monkeypatch.setattr(shared_admin, "_open", {})
+    use_admin(monkeypatch, DyingController)
     assert ensure_topic(client, name, **WANTED) is not carries_out
     found = topic_ids(client, name)
     assert found is not None
@@ -245,8 +244,7 @@ class LateBrokers(SharedAdmin):
 def test_a_table_is_made_while_brokers_do_not_know_its_topic_yet(
     client: KafkaClient, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    monkeypatch.setattr(connect, "SharedAdmin", LateBrokers)
-    monkeypatch.setattr(shared_admin, "_open", {})
+    use_admin(monkeypatch, LateBrokers)
     monkeypatch.setattr(LateBrokers, "asked", first)
     options = {"kafka.bootstrap.servers": client.bootstrap_servers, "kafka.topic": name}
     with create_local(str(tmp_path / "t"), "id BIGINT", log_system="kafka", options=options) as table:

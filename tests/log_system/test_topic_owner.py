@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,11 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import ListConsumerGroupsResult
 from typer.testing import CliRunner
 
 from log_system.kafka import topic_storage
-from log_system.kafka.client import connect, shared_admin
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import delete_topic, describe_topic, topic_ids
@@ -27,11 +28,13 @@ from snapshot.storage import Storage
 from tablestore import open_local
 from tablestore.cli import app
 from tablestore.context import TableContext
+from tablestore.datasource import TableStoreDataSource
 from tablestore.ddl import create_drop
 from tablestore.table.store import TableStore
 from tablestore.write.writer import Writer
+from tests.harness.admin_clients import use_admin
 from tests.harness.faults import Crash, failing, preceded
-from tests.harness.local_writes import make_table, publisher_of, write
+from tests.harness.local_writes import SCHEMA, make_table, publisher_of, write
 from tests.harness.plain_topics import make_topic
 
 RUN = CliRunner(env={"COLUMNS": "200"})
@@ -58,14 +61,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-class HurriedAdmin(SharedAdmin):
-    """An admin client that gives the brokers too little time to list consumer groups, at first or always."""
+class LateBroker(SharedAdmin):
+    """An admin client whose first lists of consumer groups lack those of a broker that did not answer in time."""
 
-    hurried = 1
+    times = 1
 
     def list_consumer_groups(self, *given: Any, **named: Any) -> Any:
-        HurriedAdmin.hurried -= 1
-        return super().list_consumer_groups(*given, **named | ({"request_timeout": 0.001} if self.hurried >= 0 else {}))
+        LateBroker.times -= 1
+        if self.times < 0:
+            return super().list_consumer_groups(*given, **named)
+        listed: Future[ListConsumerGroupsResult] = Future()
+        # What the client of a real broker gives: an object that is no exception, whatever its documentation says.
+        listed.set_result(ListConsumerGroupsResult([], [KafkaError(KafkaError._TIMED_OUT)]))
+        return listed
 
 
 def publish(table: TableContext) -> None:
@@ -94,9 +102,18 @@ def test_a_clone_is_refused_and_the_topic_stays(servers: str, client: KafkaClien
     (clone / entry_of(0)).write_text(
         "\n".join(json.dumps(each) for each in (commit, *(each for each in actions if "commitInfo" not in each)))
     )
-    for use in (open_local, create_drop.drop_at):
+    uses: tuple[Callable[[str], object], ...] = (
+        open_local,
+        create_drop.drop_at,
+        lambda at: TableStoreDataSource({"path": at}).writer(SCHEMA, overwrite=False),
+    )
+    for use in uses:
         with pytest.raises(CorruptedError, match=r"another tool made this Delta table \(CLONE\)"):
             use(str(clone))
+    for command in ("recover", "repair"):
+        shown = RUN.invoke(app, [command, str(clone)])
+        assert shown.exit_code == 1
+        assert "another tool made this Delta table (CLONE)" in shown.stderr
     assert id_of(client, name) == TableContext.open(str(path)).spec.topic_id
     assert (clone / entry_of(0)).exists()
     assert open_local(path).count() == 2
@@ -310,14 +327,13 @@ def test_an_intent_of_an_older_program_deletes_no_topic(
     assert f"topic '{name}' stays" in caplog.text
 
 
-@pytest.mark.parametrize("hurried", [1, 1_000_000])
+@pytest.mark.parametrize("times", [1, 1_000_000])
 def test_a_broker_that_lists_its_groups_too_late_is_asked_again(
-    path: Path, name: str, servers: str, monkeypatch: pytest.MonkeyPatch, hurried: int
+    path: Path, name: str, servers: str, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    monkeypatch.setattr(connect, "SharedAdmin", HurriedAdmin)
-    monkeypatch.setattr(shared_admin, "_open", {})
-    monkeypatch.setattr(HurriedAdmin, "hurried", hurried)
+    use_admin(monkeypatch, LateBroker)
+    monkeypatch.setattr(LateBroker, "times", times)
     late = pytest.raises(UnavailableError, match="look for other tables on topic")
-    with nullcontext() if hurried == 1 else late:
+    with nullcontext() if times == 1 else late:
         make_table(path, servers, name, log__request_timeout="2 s")
-    assert HurriedAdmin.hurried < hurried - 1
+    assert LateBroker.times < times - 1

@@ -258,7 +258,7 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
 
 def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
     table = scope.context_of(there)
-    publisher = table.log.publisher()
+    publisher = table.publisher()
     options = {
         key: scope.settings.servers(value) if key == LOG_SERVERS else value
         for key, value in reveal(changes.options).items()

@@ -25,7 +25,9 @@ from snapshot.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from snapshot.schema.ddl_text import as_schema, columns_of
 from tablestore import LocalTable, TableStore, create_local, open_local, when_matched
 from tablestore.local import repeatable, staging
+from tablestore.table.handle import TableHandle
 from tablestore.write.writer import Writer
+from tests.harness.faults import failing
 from tests.harness.table_audit import audit
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.tablestore.local.local_tables import COLUMNS, LOGS, Model, Row, rows_of, table_of
@@ -495,3 +497,15 @@ def test_a_conflict_that_does_not_end_is_said(make: Callable[..., LocalTable], m
     with pytest.raises(ConflictError, match="other writers committed 2 times"):
         table.update("id = 1", {"n": 2})
     assert rows_of(table)[1, "a", 1, "a"] == 1
+
+
+def test_options_that_cannot_be_followed_after_a_write_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = create_local(tmp_path / "t", "id bigint")
+    open_local(tmp_path / "t").alter.set_options({"compaction.commits": "7"})
+    with failing(TableHandle, "_open_writer", OSError("no")):
+        assert table.write([{"id": 1}]) is not None
+    assert "opening it with its new options after it failed: OSError: no" in caplog.text
+    table.write([{"id": 2}])
+    assert table.count() == 2
