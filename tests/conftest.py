@@ -19,6 +19,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from log_system.local_kafka.owned import LocalKafka
+from tests.harness.suspend import PATIENT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,9 +53,6 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # As in `make test`: this process and the thousand that tests start keep the bytecode of what they import.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-PATIENT = {"broker.session.timeout.ms": "120000"}
-"""A broker that does not run for six seconds, on a busy machine, is not fenced, which would end all queries."""
 
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",

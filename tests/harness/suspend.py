@@ -8,6 +8,12 @@ from pathlib import Path
 
 from tests.harness.waiting import until
 
+PATIENT = {"broker.session.timeout.ms": "120000"}
+"""Properties of a broker that is not fenced where it does not run for six seconds, as on a busy machine.
+
+A fenced broker leads no partition, which ends queries, and for a moment afterwards no topic can be created.
+"""
+
 
 def suspend(pid: int) -> None:
     """Suspend a process (SIGSTOP), and wait until each of its threads has stopped: until then it may still answer."""
