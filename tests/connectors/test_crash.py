@@ -45,7 +45,8 @@ def written(wire: Wire, topic: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_o39_exactly_once_survives_a_kill_at(wire: Wire, made: Topics, tmp_path: Path, point: str) -> None:
-    """`exactly-once`: after a kill at any step and a restart each row is there once, and each micro-batch whole."""
+    """`exactly-once`: after a kill at any step and a restart, each row is there once, and each micro-batch
+    completely."""
     topic = made(2)
     # The second micro-batch: there is one before it and one after it.
     hit = {"produce": ROWS + 7, "task": 3}.get(point.partition(":")[0], 2)
@@ -63,7 +64,7 @@ def test_o39_exactly_once_survives_a_kill_at(wire: Wire, made: Topics, tmp_path:
 
 @pytest.mark.parametrize("point", ["task:after", "produce:after", "flush:before", "flush:after", "done:after"])
 def test_b41_at_least_once_loses_nothing_by_a_kill_at(wire: Wire, made: Topics, tmp_path: Path, point: str) -> None:
-    """`at-least-once`: after a kill and a restart each row is there at least once."""
+    """`at-least-once`: after a kill and a restart, each row is there at least once."""
     topic = made(2)
     hit = {"produce": ROWS + 7, "task": 3, "flush": 3}.get(point.partition(":")[0], 2)
     assert start(wire, topic, tmp_path, "first", "at-least-once", point, hit) == -signal.SIGKILL
@@ -73,10 +74,8 @@ def test_b41_at_least_once_loses_nothing_by_a_kill_at(wire: Wire, made: Topics, 
 
 @pytest.mark.slow
 def test_b42_m04_exactly_once_survives_the_death_of_the_broker(tmp_path: Path) -> None:
-    """A broker killed while micro-batches are written, and started again: each row is there once.
-
-    What is written afterwards has a higher leader epoch.
-    """
+    """After the broker is killed while micro-batches are written, and started again, each row is there once; later
+    messages have a higher leader epoch."""
     with LocalKafka(tmp_path / "kafka") as kafka:
         wire = Wire(kafka.bootstrap_servers)
         topic = wire.make("survives", 2)

@@ -34,7 +34,7 @@ def given(name: str, connector: str) -> dict[str, Any]:
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_b33_b39_the_pages_types_come_back_in_every_format(lab: Lab, made: Topics, name: str, connector: str) -> None:
-    """Keys and values are bytes, the types are the format's: each type of the pages round-trips in each format."""
+    """Keys and values are bytes in the declared format: each type of the pages round-trips in each format."""
     topic = made(cleanup_policy="compact")
     rows = [list(ROW.values()), list(NULLS.values())]
     lab.write(topic, COLUMNS, rows, connector, **given(name, connector))
@@ -45,7 +45,7 @@ def test_b33_b39_the_pages_types_come_back_in_every_format(lab: Lab, made: Topic
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "csv"])
 def test_b39_maps_of_bytes_come_back(lab: Lab, made: Topics, name: str, connector: str) -> None:
-    """`MAP<STRING, BYTES>`, in the formats that have maps."""
+    """`MAP<STRING, BYTES>` round-trips in the formats that have maps."""
     topic = made(cleanup_policy="compact")
     options = {key: value for key, value in given(name, connector).items() if not key.startswith("precision")}
     lab.write(topic, "k BIGINT, m MAP<STRING, BYTES>", [(1, [("a", b"\x00\xff")])], connector, **options)
@@ -54,7 +54,7 @@ def test_b39_maps_of_bytes_come_back(lab: Lab, made: Topics, name: str, connecto
 
 
 def test_b38_avro_writes_flinks_bytes_on_both_connectors(lab: Lab, made: Topics) -> None:
-    """Avro as value of a `kafka` table and as key and value of an upsert table: the bytes that Flink writes."""
+    """Avro values of a `kafka` table, and Avro keys and values of an upsert table, are the bytes that Flink writes."""
     topic, upserts = made(), made(cleanup_policy="compact")
     columns = "user_id BIGINT, message STRING, event_ts TIMESTAMP"
     lab.write(topic, columns, [(5, "hi", MOMENT), (None, None, None)], format="avro", **{"precision.event_ts": 3})
@@ -67,7 +67,7 @@ def test_b38_avro_writes_flinks_bytes_on_both_connectors(lab: Lab, made: Topics)
 
 
 def test_g12_an_empty_avro_record_is_no_delete(lab: Lab, made: Topics) -> None:
-    """In Avro a row of nothing but its key has a value of zero bytes, which is not null."""
+    """In Avro, a row that has only key columns has an empty value, which is not null."""
     topic = made(cleanup_policy="compact")
     given = {"value__fields_include": "EXCEPT_KEY", "key__format": "avro", "value__format": "avro"}
     lab.write(topic, "k INT", [(1,)], "upsert-kafka", primary_key="k", **given)
@@ -76,7 +76,7 @@ def test_g12_an_empty_avro_record_is_no_delete(lab: Lab, made: Topics) -> None:
 
 
 def test_g09_an_empty_csv_field_is_null_but_for_strings(lab: Lab, made: Topics) -> None:
-    """NULL is written as an empty field as Flink does (`eu,,2`) and read back as NULL, which Flink refuses to do."""
+    """`csv` writes NULL as an empty field, as Flink does (`eu,,2`), and reads it back as NULL, which Flink rejects."""
     topic = made()
     columns = "user_region STRING, pv BIGINT, uv BIGINT"
     lab.write(topic, columns, [("eu", 3, 2), ("eu", None, 2)], format="csv")

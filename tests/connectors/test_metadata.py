@@ -32,7 +32,7 @@ def record(k: int, **more: object) -> Record:
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_m01_topic_is_the_records_topic(lab: Lab, made: Topics, connector: str) -> None:
-    """`topic` STRING NOT NULL; of a topic list each row has its own."""
+    """`topic` STRING NOT NULL: the topic of each message, also for a list of topics."""
     one, two = made(), made()
     lab.wire.send(one, [record(1)])
     lab.wire.send(two, [record(2)])
@@ -43,7 +43,7 @@ def test_m01_topic_is_the_records_topic(lab: Lab, made: Topics, connector: str) 
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_m02_partition_is_the_records_partition(lab: Lab, made: Topics, connector: str) -> None:
-    """`partition` INT NOT NULL; a wider type or text will do as well."""
+    """`partition` INT NOT NULL; a wider type or STRING works too."""
     topic = made(4)
     lab.wire.send(topic, [record(1, partition=3), record(2, partition=0)])
     assert read(lab, topic, connector, "p INT", "partition") == [3, 0]
@@ -53,7 +53,7 @@ def test_m02_partition_is_the_records_partition(lab: Lab, made: Topics, connecto
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_m03_headers_are_a_map(lab: Lab, made: Topics, connector: str) -> None:
-    """`headers` MAP<STRING, BYTES>; without any it is empty, of a repeated one the last counts."""
+    """`headers` MAP<STRING, BYTES>: empty without headers; of a repeated header, the last value."""
     topic = made()
     several = (("a", b"\x01"), ("b", None), ("a", b"\x02"))
     lab.wire.send(topic, [record(1, headers=(("a", b"\x01"),)), record(2), record(3, headers=several)])
@@ -96,7 +96,7 @@ def test_one_column_writes_the_headers(lab: Lab, made: Topics) -> None:
 
 
 def test_c15_headers_are_never_null(lab: Lab, made: Topics) -> None:
-    """Declared nullable as on the page, and an empty map where there are none."""
+    """`headers` is declared nullable, as on the page, and is an empty map if there are none."""
     topic = made()
     lab.wire.send(topic, [record(1)])
     assert read(lab, topic, "kafka", "h MAP<STRING, BYTES>", "headers") == [{}]
@@ -104,7 +104,7 @@ def test_c15_headers_are_never_null(lab: Lab, made: Topics) -> None:
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_m04_leader_epoch_is_the_brokers(lab: Lab, made: Topics, connector: str) -> None:
-    """`leader-epoch` INT: that of the partition's only leader is 0."""
+    """`leader-epoch` INT: 0 for a partition's first leader."""
     topic = made()
     lab.wire.send(topic, [record(1)])
     assert read(lab, topic, connector, "e INT", "leader-epoch") == [0]
@@ -146,7 +146,7 @@ def test_m07_timestamp_type_says_who_set_it(lab: Lab, made: Topics, connector: s
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_g02_headers_and_timestamp_can_be_written_and_nothing_else(lab: Lab, made: Topics, connector: str) -> None:
-    """Writable: `headers` or `header-list`, `timestamp`. Columns that are not among the rows written do not matter."""
+    """`headers` or `header-list`, and `timestamp` can be written; the rows need no other metadata column."""
     topic = made(**({"cleanup_policy": "compact"} if connector == "upsert-kafka" else {}))
     more = {"primary_key": "k"} if connector == "upsert-kafka" else {}
     headers = [("a", b"\x01"), ("n", None)]
@@ -158,7 +158,8 @@ def test_g02_headers_and_timestamp_can_be_written_and_nothing_else(lab: Lab, mad
 
 
 def test_c14_timestamp_fits_every_type_it_can_be_cast_to(lab: Lab, made: Topics) -> None:
-    """TIMESTAMP_LTZ on the page, TIMESTAMP(3) in its examples: cast in the session's time zone."""
+    """`timestamp` is TIMESTAMP_LTZ on the page and TIMESTAMP(3) in its examples: it is cast in the session's time
+    zone."""
     topic = made()
     lab.wire.send(topic, [record(1, timestamp=AT)])
     with as_task(0, spark__sql__session__timeZone="Asia/Tokyo"):
@@ -173,7 +174,7 @@ def test_c14_timestamp_fits_every_type_it_can_be_cast_to(lab: Lab, made: Topics)
 
 
 def test_c23_an_unknown_key_is_refused_with_all_seven(lab: Lab) -> None:
-    """The list of the standard connector's page holds for both."""
+    """Both connectors have the metadata keys of the standard connector's page."""
     for connector in CONNECTORS:
         with pytest.raises(InvalidInputError) as caught:
             read(lab, "t", connector, "ts TIMESTAMP", "timestampx")

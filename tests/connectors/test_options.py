@@ -29,7 +29,8 @@ def upsert(side: Side | None = None, **given: Any) -> ConnectorOptions:
 
 
 def test_o01_o12_connector_of_an_upsert_table_is_upsert_kafka(lab: Lab, made: Topics) -> None:
-    """`connector` = `upsert-kafka`: reads are the rows of keys, writes are upserts; another word is refused."""
+    """`connector` = `upsert-kafka`: reads return one row for each key, writes are upserts; another value is
+    rejected."""
     topic = made(cleanup_policy="compact")
     given = {"primary_key": "k", "connector": "upsert-kafka"}
     lab.write(topic, KV, [(1, "a"), (1, "b")], "upsert-kafka", **given)
@@ -39,7 +40,7 @@ def test_o01_o12_connector_of_an_upsert_table_is_upsert_kafka(lab: Lab, made: To
 
 
 def test_o25_connector_of_a_standard_table_is_kafka(lab: Lab, made: Topics) -> None:
-    """`connector` = `kafka`: an append table."""
+    """`connector` = `kafka`: an append-only table."""
     topic = made()
     lab.write(topic, KV, [(1, "a"), (1, "b")], connector="kafka")
     assert len(lab.read(topic, KV)) == 2
@@ -60,7 +61,7 @@ def test_o02_o13_topic_is_where_rows_are_written_and_read(lab: Lab, made: Topics
 
 
 def test_o03_o14_o28_servers_are_a_list_of_which_one_will_do(lab: Lab, made: Topics) -> None:
-    """`properties.bootstrap.servers`: comma separated; a dead one does not matter; required."""
+    """`properties.bootstrap.servers`: a comma-separated list, of which one broker has to answer; required."""
     topic = made()
     servers = f"127.0.0.1:1,{lab.wire.servers}"
     lab.write(topic, KV, [(1, "a")], properties__bootstrap__servers=servers)
@@ -71,7 +72,7 @@ def test_o03_o14_o28_servers_are_a_list_of_which_one_will_do(lab: Lab, made: Top
 
 
 def test_o04_o15_properties_are_passed_on_and_deserializers_are_not(lab: Lab, made: Topics) -> None:
-    """`properties.*`: the prefix is removed and the rest goes to the client; `key.deserializer` changes nothing."""
+    """`properties.*`: options of the client, without the prefix; `key.deserializer` has no effect."""
     topic = made()
     given = {
         "properties__client__id": "abc",
@@ -87,12 +88,12 @@ def test_o04_o15_properties_are_passed_on_and_deserializers_are_not(lab: Lab, ma
 
 
 def test_p04_deserializers_cannot_be_set(lab: Lab) -> None:
-    """`key.deserializer`, `value.deserializer`: overridden without a word, as in Flink."""
+    """`key.deserializer` and `value.deserializer` are ignored, as in Flink."""
     assert "key.deserializer" not in kafka(properties__key__deserializer="x").properties.config
 
 
 def test_o05_o16_key_format_of_an_upsert_table_is_required(lab: Lab, made: Topics) -> None:
-    """`key.format`: the key holds exactly the PRIMARY KEY's columns in that format."""
+    """`key.format`: the key has exactly the columns of the PRIMARY KEY, in that format."""
     topic = made(cleanup_policy="compact")
     lab.write(topic, KV, [(1, "a")], "upsert-kafka", primary_key="k")
     assert lab.wire.read(topic)[0].key == b'{"k":1}'
@@ -110,7 +111,7 @@ def test_o07_o18_value_format_of_an_upsert_table_is_required(lab: Lab, made: Top
 
 
 def test_o33_format_is_that_of_key_and_value(lab: Lab, made: Topics) -> None:
-    """`format` alone makes a table; no format at all is an error."""
+    """`format` alone is enough; a table without a format is an error."""
     topic = made()
     lab.write(topic, KV, [(1, "a")])
     assert lab.read(topic, KV) == [{"k": 1, "v": "a"}]
@@ -121,7 +122,7 @@ def test_o33_format_is_that_of_key_and_value(lab: Lab, made: Topics) -> None:
 
 
 def test_c07_format_sets_the_keys_too_and_contradicts_another_value_format(lab: Lab, made: Topics) -> None:
-    """`format` with `key.fields` makes a key in it; `format` beside another `value.format` is an error."""
+    """`format` with `key.fields` is the format of keys too; `format` with another `value.format` is an error."""
     topic = made()
     lab.write(topic, KV, [(1, "a")], key__fields="k")
     assert lab.wire.pairs(topic) == [(b'{"k":1}', b'{"k":1,"v":"a"}')]
@@ -130,7 +131,7 @@ def test_c07_format_sets_the_keys_too_and_contradicts_another_value_format(lab: 
 
 
 def test_o34_o36_key_and_value_format_of_a_standard_table(lab: Lab, made: Topics) -> None:
-    """`key.format`, `value.format`: each decodes its side; a key needs its fields."""
+    """`key.format`, `value.format`: the formats of both sides; a key format needs `key.fields`."""
     topic = made()
     keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
     lab.write(topic, KV, [(1, "a")], **keyed)
@@ -154,13 +155,13 @@ def test_o35_key_fields_are_the_keys_columns_in_their_order(lab: Lab, made: Topi
 
 
 def test_p02_the_idle_timeout_is_no_option_of_a_table(lab: Lab) -> None:
-    """`table.exec.source.idle-timeout` belongs to the session; as a table's option it is unknown."""
+    """`table.exec.source.idle-timeout` is a setting of the session, and unknown as an option of a table."""
     with pytest.raises(InvalidInputError, match="Unsupported options"):
         kafka(table__exec__source__idle_timeout="1 s")
 
 
 def test_p05_ignore_parse_errors_skips_a_key_that_is_none(lab: Lab, made: Topics) -> None:
-    """`key.json.ignore-parse-errors`: with `true` the record is skipped, by default it fails naming the record."""
+    """`key.json.ignore-parse-errors`: `true` skips a message with an invalid key; by default an error names it."""
     topic = made()
     lab.wire.send(topic, [Record(b'{"k":1,"v":"a"}', b"no json"), Record(b'{"k":2,"v":"b"}', b'{"k":2}')])
     assert lab.upsert(topic, KV, "k", key__json__ignore_parse_errors="true") == [{"k": 2, "v": "b"}]
@@ -169,7 +170,7 @@ def test_p05_ignore_parse_errors_skips_a_key_that_is_none(lab: Lab, made: Topics
 
 
 def test_p06_fail_on_missing_field_decides_about_fields_that_are_not_there(lab: Lab, made: Topics) -> None:
-    """`value.json.fail-on-missing-field`: `false` is NULL, `true` an error that names the field."""
+    """`value.json.fail-on-missing-field`: `false` reads a missing field as NULL, `true` is an error that names it."""
     topic = made()
     lab.wire.send(topic, [Record(b'{"k":1}', b'{"k":1}')])
     assert lab.upsert(topic, KV, "k", value__json__fail_on_missing_field="false") == [{"k": 1, "v": None}]
@@ -178,7 +179,7 @@ def test_p06_fail_on_missing_field_decides_about_fields_that_are_not_there(lab: 
 
 
 def test_p07_b34_format_options_are_prefixed_with_side_and_format(lab: Lab, made: Topics) -> None:
-    """`key.<format>.<option>`, `value.<format>.<option>`: each touches its side; of another format it is unknown."""
+    """`key.<format>.<option>`, `value.<format>.<option>`: options of one side; those of another format are unknown."""
     topic = made()
     lab.wire.send(topic, [Record(b"no json", b'{"k":1}'), Record(b'{"k":2,"v":"b"}', b'{"k":2}')])
     assert lab.upsert(topic, KV, "k", value__json__ignore_parse_errors="true") == [{"k": 2, "v": "b"}]
@@ -191,7 +192,7 @@ def test_p07_b34_format_options_are_prefixed_with_side_and_format(lab: Lab, made
 
 
 def test_g08_formats_know_their_own_options(lab: Lab) -> None:
-    """Unknown options of a format are refused; both JSON flags together too."""
+    """Unknown options of a format are rejected, and so are both JSON flags together."""
     with pytest.raises(InvalidInputError, match=r"fail-on-missing-field.*both|ignore-parse-errors.*both|both"):
         lab.read("t", KV, json__fail_on_missing_field="true", json__ignore_parse_errors="true")
     with pytest.raises(InvalidInputError, match=r"json\.ignore-parse-error"):
@@ -199,14 +200,14 @@ def test_g08_formats_know_their_own_options(lab: Lab) -> None:
 
 
 def test_p10_i08_no_jar_is_needed() -> None:
-    """`flink-connector-kafka.version`: our own dependency is confluent-kafka, installed with the package."""
+    """`flink-connector-kafka.version`: no jar is needed; confluent-kafka is installed with the package."""
     from importlib.metadata import requires  # noqa: PLC0415
 
     assert any(need.startswith("confluent-kafka") for need in requires("tablestore") or [])
 
 
 def test_c01_buffer_options_are_the_newer_pages(lab: Lab) -> None:
-    """`sink.buffer-flush.*` exist on `upsert-kafka`, and on it only."""
+    """`sink.buffer-flush.*` exist only on `upsert-kafka`."""
     assert upsert(sink__buffer_flush__max_rows=5, sink__buffer_flush__interval="1 s").buffer_rows == 5
     with pytest.raises(InvalidInputError, match=r"Unsupported options.*sink\.buffer-flush\.max-rows"):
         kafka(sink__buffer_flush__max_rows=5)
@@ -229,7 +230,7 @@ def test_c22_sink_partitioner_is_no_option_of_an_upsert_table() -> None:
 
 
 def test_c26_the_options_that_the_standard_page_omits_are_there(lab: Lab, made: Topics) -> None:
-    """`properties.*`, `key.fields-prefix` and `sink.parallelism` on `kafka` too."""
+    """`properties.*`, `key.fields-prefix` and `sink.parallelism` exist on `kafka` too."""
     topic = made()
     given = {
         "format": None, "value__format": "json", "key__format": "json", "key__fields": "k_id",
@@ -241,20 +242,20 @@ def test_c26_the_options_that_the_standard_page_omits_are_there(lab: Lab, made: 
 
 
 def test_c13_each_kind_of_table_has_its_own_vocabulary() -> None:
-    """`kafka.topic` and `log.*` are the table store's; here they are unknown."""
+    """`kafka.topic` and `log.*` are options of store tables; the connectors reject them."""
     for name in ("kafka__topic", "kafka__bootstrap__servers", "log__system"):
         with pytest.raises(InvalidInputError, match="Unsupported options"):
             kafka(**{name: "x"})
 
 
 def test_c12_the_connectors_guarantee_is_at_least_once_unless_told() -> None:
-    """Sinks are at-least-once by default, whatever the store's log is."""
+    """Sinks are at-least-once by default, unlike the log of a store table."""
     assert kafka(Side.SINK).guarantee is Guarantee.AT_LEAST_ONCE
     assert upsert(Side.SINK).guarantee is Guarantee.AT_LEAST_ONCE
 
 
 def test_c02_c27_the_newer_pages_names_are_the_options() -> None:
-    """Both versions of the page have one list of options here: the newer one's."""
+    """The options are those of the newer version of the page."""
     names = {
         "topic", "properties.bootstrap.servers", "key.format", "key.fields-prefix", "value.format",
         "value.fields-include", "sink.parallelism", "sink.buffer-flush.max-rows", "sink.buffer-flush.interval",
@@ -274,7 +275,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_and_all(lab: Lab) -> None
 
 
 def test_g01_names_are_taken_in_any_case() -> None:
-    """Flink's "Forwarded" has no meaning here: an option means the same however it is spelled and on either side."""
+    """Option names are case-insensitive and mean the same for sources and sinks; Flink's "Forwarded" has no meaning
+    here."""
     parsed = parse_options(Connector.KAFKA, {name.upper(): value for name, value in named(KAFKA).items()}, None)
     assert parsed == kafka()
 

@@ -85,7 +85,7 @@ def written_and_read(
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
 @pytest.mark.parametrize("name", ["json", "csv", "avro"])
 def test_b33_rows_of_any_schema_come_back(wire: Wire, topic: Callable[[], str], name: str, connector: str) -> None:
-    """Rows of any supported schema come back through each format and each connector; of a key the last, if any."""
+    """Rows of any supported schema round-trip through each format and each connector; of each key, the last one."""
 
     @settings(max_examples=max(1, settings().max_examples // 8))
     @given(st.data())

@@ -74,7 +74,7 @@ def test_g07_sasl_plain_lets_in_who_knows_the_password(guarded: tuple[LocalKafka
 
 
 def test_b55_tls_by_a_pem_file_and_javas_pem_truststore(guarded: tuple[LocalKafka, str, str, Path]) -> None:
-    """`properties.ssl.*`: librdkafka's names, and Java's PEM truststore, which means the same."""
+    """`properties.ssl.*`: librdkafka's names, and Java's PEM trust store, work alike."""
     kafka, _, address, pem = guarded
     Wire(kafka.bootstrap_servers).make("tls")
     own = {"security.protocol": "SSL", "ssl.ca.location": str(pem)}

@@ -50,7 +50,7 @@ def used(lab: Lab, topic: str) -> set[int]:
 
 
 def test_b12_the_standard_sink_appends_and_refuses_updates(lab: Lab, made: Topics) -> None:
-    """N inserts are N messages; updates and deletes are refused, and so is `complete` mode."""
+    """N inserts are N messages; updates, deletes and output mode `complete` are rejected."""
     topic = made()
     lab.write(topic, KV, [(1, "a"), (1, "a"), (2, "b")])
     assert lab.wire.values(topic) == [b'{"k":1,"v":"a"}', b'{"k":1,"v":"a"}', b'{"k":2,"v":"b"}']
@@ -80,7 +80,7 @@ def test_b11_each_message_of_a_standard_table_stands_for_itself(lab: Lab, made: 
 
 
 def test_c08_a_key_format_alone_makes_no_upserts(lab: Lab, made: Topics) -> None:
-    """A `kafka` table with a key is append: a tombstone is no row and deletes none."""
+    """A `kafka` table with a key format is append-only: a tombstone is no row and deletes none."""
     topic = made()
     keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
     lab.write(topic, KV, [(1, "a")], **keyed)
@@ -89,15 +89,15 @@ def test_c08_a_key_format_alone_makes_no_upserts(lab: Lab, made: Topics) -> None
 
 
 def test_g10_a_null_value_on_a_standard_table_is_no_row(lab: Lab, made: Topics) -> None:
-    """Null, empty, and the literal `null`: no row and no error."""
+    """A value that is null, empty or the literal `null` is no row and no error."""
     topic = made()
     lab.wire.send(topic, [Record(None), Record(b""), Record(b"null"), Record(b'{"k":1,"v":"a"}')])
     assert lab.read(topic, KV) == [{"k": 1, "v": "a"}]
 
 
 def test_o38_partitioners_decide_where_messages_go(lab: Lab, made: Topics) -> None:
-    """`sink.partitioner`: `fixed` uses one partition a task, `round-robin` all, a class those it returns; without keys
-    the default uses one for each batch, in turn."""
+    """`sink.partitioner`: `fixed` uses one partition per task, `round-robin` all, a class those that it returns; the
+    default without keys uses another one for each batch."""
     rows = [(n, "x") for n in range(40)]
     for partitioner, expected in [
         ("fixed", {0}),
@@ -142,7 +142,7 @@ def murmur2(data: bytes) -> int:
 
 
 def test_g06_default_is_javas_murmur2_and_a_class_is_a_python_path(lab: Lab, made: Topics) -> None:
-    """Partitions of keys as Java's producer chooses them; `round-robin` only without keys."""
+    """Keys go to the partitions that Java's producer chooses; `round-robin` works only without keys."""
     assert [murmur2(text) for text in (b"21", b"foobar", b"a-little-bit-long-string")] == [
         -973932308, -790332482, -985981536
     ], "as in UtilsTest of Kafka's own Java client"  # fmt: skip
@@ -161,7 +161,7 @@ def test_g06_default_is_javas_murmur2_and_a_class_is_a_python_path(lab: Lab, mad
 
 
 def test_b40_each_sink_task_has_a_partitioner_of_its_own(lab: Lab, made: Topics) -> None:
-    """Sink partitioners by name; under `fixed` each task goes to one partition."""
+    """Sink partitioners are set by name; with `fixed` each task writes to one partition."""
     topic = made(3)
     write_as_tasks(lab, topic, [[(n, "x") for n in range(5)] for _ in range(3)], sink__partitioner="fixed")
     assert Counter(record.partition for record in lab.wire.read(topic)) == {0: 5, 1: 5, 2: 5}
@@ -183,7 +183,7 @@ NAMED = f"{KV}, t STRING"
 
 
 def test_c09_rows_for_several_topics_name_theirs(lab: Lab, made: Topics) -> None:
-    """A list or a pattern is written to by rows with metadata `topic`, which must be one of them."""
+    """With a list or a pattern, each row names its topic by metadata `topic`, which must be one of them."""
     for topics in ({"topic": "a;b"}, {"topic": None, "topic_pattern": "a.*"}):
         given = {"topic": None, **topics}
         with pytest.raises(InvalidInputError, match="rows that name their topic: expected a column with metadata"):
@@ -235,7 +235,7 @@ def test_b05_upsert_sink_writes_values_and_tombstones(lab: Lab, made: Topics) ->
 
 
 def test_b13_a_topic_that_the_upsert_sink_makes_is_compacted(lab: Lab, topic: Callable[[], str], made: Topics) -> None:
-    """Compacted topics are made by the upsert sink; the standard sink makes the broker's usual ones."""
+    """The upsert sink creates compacted topics, the standard sink topics with the broker's defaults."""
     upserts, plain = topic(), topic()
     lab.write(upserts, KV, [(1, "a")], "upsert-kafka", primary_key="k")
     assert lab.wire.config(upserts, "cleanup.policy") == "compact"
@@ -246,7 +246,7 @@ def test_b13_a_topic_that_the_upsert_sink_makes_is_compacted(lab: Lab, topic: Ca
 def test_c24_an_existing_topic_is_left_as_it_is_with_a_warning(
     lab: Lab, made: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A topic that is not compacted is never altered."""
+    """An existing topic that is not compacted is not altered; a warning says so."""
     topic = made()
     lab.write(topic, KV, [(1, "a")], "upsert-kafka", primary_key="k")
     assert lab.wire.config(topic, "cleanup.policy") == "delete"
@@ -254,7 +254,8 @@ def test_c24_an_existing_topic_is_left_as_it_is_with_a_warning(
 
 
 def test_b06_g21_changes_of_a_key_keep_their_order_in_one_partition(lab: Lab, made: Topics) -> None:
-    """Eight partitions, three tasks, 100 keys with updates and deletes: each key is in one partition, in order."""
+    """With eight partitions and three tasks, the updates and deletes of each of 100 keys are in one partition, in
+    order."""
     topic = made(8, cleanup_policy="compact")
     columns = f"{KV}, _change_type STRING"
     tasks = [
@@ -272,7 +273,7 @@ def test_b06_g21_changes_of_a_key_keep_their_order_in_one_partition(lab: Lab, ma
 
 
 def test_b17_writing_twice_changes_nothing_that_is_read(lab: Lab, made: Topics) -> None:
-    """Duplicates of a key may be written; the last record of the key counts."""
+    """Duplicates of a key can be written; the last message of the key counts."""
     topic = made(2, cleanup_policy="compact")
     for _ in range(2):
         lab.write(topic, KV, [(1, "a"), (2, "b")], "upsert-kafka", primary_key="k")
@@ -281,7 +282,7 @@ def test_b17_writing_twice_changes_nothing_that_is_read(lab: Lab, made: Topics) 
 
 
 def test_b41_upsert_sink_is_at_least_once_by_default(lab: Lab, made: Topics) -> None:
-    """A micro-batch that is repeated loses nothing."""
+    """A repeated micro-batch loses nothing."""
     topic = made(cleanup_policy="compact")
     for _ in range(2):
         lab.write_batch(topic, KV, [(1, "a"), (1, "b")], 0, "upsert-kafka", primary_key="k")
@@ -296,7 +297,7 @@ def buffered(lab: Lab, topic: str, rows: Iterator[pa.RecordBatch], **options: An
 
 
 def test_o10_a_buffer_keeps_the_last_row_of_each_key(lab: Lab, made: Topics) -> None:
-    """`sink.buffer-flush.max-rows`: 50 updates of one key within the buffer are one message; by default 50."""
+    """`sink.buffer-flush.max-rows`: 50 updates of one key within the buffer are one message, without a buffer 50."""
     updates = [(1, str(n)) for n in range(50)]
     for options, expected in [
         ({"sink__buffer_flush__max_rows": 100, "sink__buffer_flush__interval": "10 s"}, 1),
@@ -311,7 +312,7 @@ def test_o10_a_buffer_keeps_the_last_row_of_each_key(lab: Lab, made: Topics) -> 
 
 
 def test_o10_a_buffer_serves_the_exactly_once_sink_too(lab: Lab, made: Topics, checkpoint: Path) -> None:
-    """With `exactly-once` the buffer is before what is staged."""
+    """With `exactly-once`, rows are buffered before they are staged."""
     given = {**EXACTLY, "checkpointLocation": str(checkpoint), "primary_key": "k"}
     buffer = {"sink__buffer_flush__max_rows": 100, "sink__buffer_flush__interval": "10 s"}
     changes = f"{KV}, _change_type STRING"
@@ -325,7 +326,7 @@ def test_o10_a_buffer_serves_the_exactly_once_sink_too(lab: Lab, made: Topics, c
 
 
 def test_o11_a_buffer_is_flushed_after_its_interval_without_further_rows(lab: Lab, made: Topics) -> None:
-    """`sink.buffer-flush.interval`: nothing before it has passed, then the rows, though nothing else comes."""
+    """`sink.buffer-flush.interval`: buffered rows are written once it has passed, even if no other row follows."""
     topic = made(cleanup_policy="compact")
     more = threading.Event()
 
@@ -353,7 +354,7 @@ def test_o11_a_buffer_is_flushed_after_its_interval_without_further_rows(lab: La
 
 
 def test_c21_one_buffer_option_alone_is_an_error_on_write_only(lab: Lab, made: Topics) -> None:
-    """Both or none; a table that is only read does not mind."""
+    """The two buffer options are set together or not at all; a table that is only read is not checked."""
     topic = made(cleanup_policy="compact")
     for one in ({"sink__buffer_flush__max_rows": 5}, {"sink__buffer_flush__interval": "1 s"}):
         with pytest.raises(
@@ -370,7 +371,7 @@ def test_o39_another_guarantee_is_refused(lab: Lab) -> None:
 
 
 def test_c11_none_is_at_least_once_here(lab: Lab, made: Topics) -> None:
-    """The page's two, and `none`, which writes as `at-least-once` does; so do both ways to name transactions."""
+    """The page's two guarantees, and `none`, which writes as `at-least-once` does; both ways to name transactions."""
     topic = made()
     for strategy in ("pooling", "incrementing"):
         given = {"sink__delivery_guarantee": "none", "sink__transaction_naming_strategy": strategy}
@@ -413,13 +414,13 @@ def test_b43_exactly_once_needs_the_prefix(lab: Lab) -> None:
 
 
 def test_p09_exactly_once_needs_checkpointing(lab: Lab, made: Topics) -> None:
-    """Without a checkpoint location exactly-once is an error that says so."""
+    """`exactly-once` without a checkpoint location is an error that says so."""
     with pytest.raises(InvalidInputError, match="needs checkpointing: set option 'checkpointLocation'"):
         lab.write(made(), KV, [(1, "a")], **EXACTLY)
 
 
 def test_b42_a_repeated_micro_batch_is_written_once(lab: Lab, made: Topics, checkpoint: Path) -> None:
-    """`exactly-once`: the register in the transaction tells what is there; nothing staged is left behind."""
+    """`exactly-once`: the register in the transaction shows what is written; no staged files are left."""
     topic = made(2)
     given = {**EXACTLY, "checkpointLocation": str(checkpoint)}
     lab.write_batch(topic, KV, [(1, "a"), (2, "b")], 0, **given)
@@ -465,7 +466,8 @@ def test_a_micro_batch_waits_for_brokers_that_are_away(lab: Lab, made: Topics, c
 def test_b42_an_answer_that_is_lost_is_found_out(
     lab: Lab, made: Topics, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
-    """The end of a transaction that is not answered has landed or not; the register tells, and it is written once."""
+    """If the end of a transaction gets no answer, the register shows whether it was committed; the rows are written
+    once."""
     topic, ends = made(), []
     real = KafkaClient.producer
 
@@ -546,7 +548,7 @@ def test_a_topic_that_is_deleted_before_the_commit_is_named(lab: Lab, made: Topi
 
 
 def test_b44_downstream_reads_committed(lab: Lab, made: Topics, checkpoint: Path) -> None:
-    """What an open transaction holds is visible to `read_uncommitted` only: P08 from the sink's side."""
+    """Messages of an open transaction are visible only with `read_uncommitted`."""
     topic = made()
     given = {**EXACTLY, "checkpointLocation": str(checkpoint)}
     source = lab.source("kafka", topic, given)
@@ -568,7 +570,7 @@ def test_c10_both_guarantee_options_are_on_both_connectors(lab: Lab, made: Topic
 
 
 def test_o09_more_tasks_than_the_parallelism_is_an_error(lab: Lab, made: Topics) -> None:
-    """`sink.parallelism`: see `test_spark.py` for two tasks; 0 is refused."""
+    """`sink.parallelism` = 0 is rejected, and so are more tasks than it allows."""
     topic = made()
     lab.write(topic, KV, [(1, "a")], sink__parallelism=1)
     with pytest.raises(InvalidInputError, match=r"sink\.parallelism"):

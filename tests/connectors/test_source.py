@@ -28,7 +28,7 @@ def ns(found: Iterable[dict[str, Any]]) -> list[int]:
 
 
 def test_b20_earliest_offset_reads_every_partition_from_its_start(lab: Lab, made: Topics) -> None:
-    """`earliest-offset`: from the earliest available offset in each partition."""
+    """`earliest-offset` starts at the earliest available offset of each partition."""
     topic = made(2)
     lab.wire.send(topic, rows(1, 2, 3) + rows(4, 5, 6, partition=1))
     assert ns(lab.read(topic, N)) == [1, 2, 3, 4, 5, 6]
@@ -36,7 +36,7 @@ def test_b20_earliest_offset_reads_every_partition_from_its_start(lab: Lab, made
 
 
 def test_b21_latest_offset_reads_only_what_comes_after_the_start(lab: Lab, made: Topics) -> None:
-    """`latest-offset`: only new records."""
+    """`latest-offset` reads only new messages."""
     topic = made()
     lab.wire.send(topic, rows(1, 2, 3))
     stream = lab.stream(topic, N, scan__startup__mode="latest-offset")
@@ -47,7 +47,7 @@ def test_b21_latest_offset_reads_only_what_comes_after_the_start(lab: Lab, made:
 
 
 def test_b22_group_offsets_is_the_default_and_falls_back_to_latest(lab: Lab, made: Topics) -> None:
-    """`group-offsets`: from the group's committed offset; without one from the latest."""
+    """`group-offsets` starts at the group's committed offset, without one at the latest offset."""
     topic = made()
     lab.wire.send(topic, rows(1, 2, 3))
     lab.wire.commit(f"g-{topic}", topic, 2)
@@ -59,7 +59,7 @@ def test_b22_group_offsets_is_the_default_and_falls_back_to_latest(lab: Lab, mad
 
 
 def test_c05_auto_offset_reset_says_where_a_group_without_offsets_begins(lab: Lab, made: Topics) -> None:
-    """Without a committed offset the page's latest holds, unless `properties.auto.offset.reset` says otherwise."""
+    """A group without a committed offset starts at the latest offset, unless `properties.auto.offset.reset` is set."""
     topic = made()
     lab.wire.send(topic, rows(1, 2))
     read = {"scan__startup__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
@@ -70,7 +70,7 @@ def test_c05_auto_offset_reset_says_where_a_group_without_offsets_begins(lab: La
 
 
 def test_b28_offsets_are_committed_after_each_completed_micro_batch(lab: Lab, made: Topics) -> None:
-    """After a micro-batch the group's offset is the last processed one + 1; a new query reads nothing twice."""
+    """After a micro-batch, the group's offset follows the last processed message; a new query reads nothing twice."""
     topic = made()
     group = f"g-{topic}"
     lab.wire.send(topic, rows(1, 2, 3))
@@ -118,7 +118,7 @@ def test_a_progress_report_shows_an_end_that_is_at_most_a_second_old(lab: Lab, m
 
 
 def test_b23_timestamp_starts_at_the_first_record_that_is_not_older(lab: Lab, made: Topics) -> None:
-    """`timestamp`: the first offset whose timestamp is at least `scan.startup.timestamp-millis`."""
+    """`timestamp` starts at the first offset whose timestamp is at least `scan.startup.timestamp-millis`."""
     topic = made(2)
     lab.wire.send(topic, [Record(json.dumps({"n": t}).encode(), timestamp=t) for t in (1000, 2000, 3000)])
     mode = {"scan__startup__mode": "timestamp"}
@@ -128,7 +128,7 @@ def test_b23_timestamp_starts_at_the_first_record_that_is_not_older(lab: Lab, ma
 
 
 def test_o31_timestamp_mode_needs_its_option(lab: Lab) -> None:
-    """`scan.startup.timestamp-millis`: required in mode `timestamp`, and of no other."""
+    """`scan.startup.timestamp-millis`: required in mode `timestamp`, rejected in others."""
     with pytest.raises(InvalidInputError, match=r"'scan\.startup\.timestamp-millis' is required in 'timestamp'"):
         lab.read("t", N, scan__startup__mode="timestamp")
     with pytest.raises(InvalidInputError, match=r"scan\.startup\.timestamp-millis' goes with"):
@@ -136,7 +136,7 @@ def test_o31_timestamp_mode_needs_its_option(lab: Lab) -> None:
 
 
 def test_b24_specific_offsets_start_each_partition_where_it_says(lab: Lab, made: Topics) -> None:
-    """`specific-offsets`: `partition:0,offset:42;partition:1,offset:300`; one pair alone works too."""
+    """`specific-offsets`: `partition:0,offset:42;partition:1,offset:300`, also for a single partition."""
     topic = made(2)
     lab.wire.send(topic, rows(0, 1, 2) + rows(10, 11, 12, partition=1))
     mode = {"scan__startup__mode": "specific-offsets"}
@@ -149,7 +149,7 @@ def test_b24_specific_offsets_start_each_partition_where_it_says(lab: Lab, made:
 @pytest.mark.parametrize("text", ["0:42;1:300", "partition:0", "partition:0,offset:1;", "partition:0, offset:1",
                                   "offset:1,partition:0", "partition:0,offset:1;partition:0,offset:2", ""])  # fmt: skip
 def test_o32_other_offset_syntax_is_an_error_that_shows_the_right_one(lab: Lab, text: str) -> None:
-    """`scan.startup.specific-offsets`: any other syntax is refused, quoting the expected one."""
+    """`scan.startup.specific-offsets`: another syntax is rejected; the error quotes the expected one."""
     with pytest.raises(
         InvalidInputError, match="should follow the format 'partition:0,offset:42;partition:1,offset:300'"
     ):
@@ -157,7 +157,8 @@ def test_o32_other_offset_syntax_is_an_error_that_shows_the_right_one(lab: Lab, 
 
 
 def test_g05_offsets_out_of_range_or_not_listed_begin_at_the_earliest(lab: Lab, made: Topics) -> None:
-    """Unlisted or out of range means earliest; several topics, or a partition that is not there, are errors."""
+    """Partitions that are not listed, or whose offset is out of range, start at the earliest offset; several topics, or
+    an unknown partition, are errors."""
     topic = made()
     lab.wire.send(topic, rows(1, 2, 3))
     mode = {"scan__startup__mode": "specific-offsets"}
@@ -178,7 +179,7 @@ def test_b25_a_topic_list_is_separated_by_semicolons(lab: Lab, made: Topics) -> 
 
 
 def test_o26_a_source_reads_one_or_more_topics_and_needs_one(lab: Lab, made: Topics) -> None:
-    """`topic`: required for a source, a list or a single name; one that is not there is an error that names it."""
+    """`topic`: one name or a list, required for a source; the error for a missing topic names it."""
     topic = made()
     lab.wire.send(topic, rows(1))
     assert ns(lab.read(topic, N)) == [1]
@@ -189,7 +190,8 @@ def test_o26_a_source_reads_one_or_more_topics_and_needs_one(lab: Lab, made: Top
 
 
 def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made: Topics) -> None:
-    """`topic-pattern`: a Java regex, matched dynamically; new topics and new partitions are read from their start."""
+    """`topic-pattern`: a Java regular expression, matched repeatedly; new topics and partitions are read from their
+    start."""
     from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
 
     first = made()
@@ -210,7 +212,7 @@ def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made:
 
 
 def test_o27_patterns_are_javas_and_match_whole_names(lab: Lab, made: Topics) -> None:
-    """`topic-pattern`: Java's own constructs work, and the whole name has to match."""
+    """`topic-pattern`: Java's constructs work, and the pattern has to match the whole name."""
     topic = made()
     lab.wire.send(topic, rows(1))
     assert ns(lab.read(None, N, topic_pattern=rf"\Q{topic}\E")) == [1]
@@ -225,7 +227,7 @@ def test_o27_patterns_are_javas_and_match_whole_names(lab: Lab, made: Topics) ->
 
 
 def test_g04_new_partitions_are_found_within_the_interval(lab: Lab, made: Topics) -> None:
-    """`scan.topic-partition-discovery.interval`: default 5 minutes, 0 is off."""
+    """`scan.topic-partition-discovery.interval`: 5 minutes by default, 0 is off."""
     from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
 
     topic = made()
@@ -241,7 +243,7 @@ def test_g04_new_partitions_are_found_within_the_interval(lab: Lab, made: Topics
 
 
 def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> None:
-    """`scan.bounded.mode` (an extension of the page): where a read ends by itself."""
+    """`scan.bounded.mode`: where a read ends."""
     topic = made()
     lab.wire.send(topic, [Record(json.dumps({"n": t}).encode(), timestamp=t) for t in (1000, 2000, 3000)])
     specific = {"scan__bounded__mode": "specific-offsets", "scan__bounded__specific_offsets": "partition:0,offset:2"}
@@ -298,7 +300,7 @@ def test_messages_up_to_a_bound_that_are_deleted_give_nothing(lab: Lab, made: To
 
 
 def test_g22_a_batch_read_ends_at_the_current_end(lab: Lab, made: Topics) -> None:
-    """A batch read of a Kafka table reads to the end that is there when it is planned."""
+    """A batch read ends at the end of the topic as of its planning."""
     topic = made(2)
     lab.wire.send(topic, rows(1, 2))
     reader = lab.source("kafka", topic, {}).reader(schema_of(N))
@@ -309,7 +311,7 @@ def test_g22_a_batch_read_ends_at_the_current_end(lab: Lab, made: Topics) -> Non
 
 
 def test_b18_an_upsert_stream_does_not_end(lab: Lab, made: Topics) -> None:
-    """An unbounded scan source: it delivers what is produced later."""
+    """A stream of an upsert table is unbounded: it returns messages that are written later."""
     topic = made()
     stream = lab.stream(topic, "k INT, v STRING, _change_type STRING", "upsert-kafka", primary_key="k")
     assert stream.run() == []
@@ -318,7 +320,7 @@ def test_b18_an_upsert_stream_does_not_end(lab: Lab, made: Topics) -> None:
 
 
 def test_b19_a_stream_goes_on_with_one_or_more_topics(lab: Lab, made: Topics) -> None:
-    """An unbounded scan source over several topics."""
+    """A stream is unbounded, also over several topics."""
     one, two = made(), made()
     stream = lab.stream(f"{one};{two}", N)
     assert stream.run() == []
@@ -329,7 +331,7 @@ def test_b19_a_stream_goes_on_with_one_or_more_topics(lab: Lab, made: Topics) ->
 
 
 def test_o30_another_startup_mode_is_refused_with_the_five(lab: Lab) -> None:
-    """`scan.startup.mode`: any other word is an error that lists the five; case does not matter."""
+    """`scan.startup.mode`: case-insensitive; the error for another value lists the five modes."""
     with pytest.raises(InvalidInputError) as caught:
         lab.read("t", N, scan__startup__mode="beginning")
     for word in ("earliest-offset", "latest-offset", "group-offsets", "timestamp", "specific-offsets"):
@@ -345,7 +347,7 @@ def test_o29_the_group_of_the_option_is_on_the_broker_after_a_read(lab: Lab, mad
 
 
 def test_c04_without_a_group_one_is_generated(lab: Lab, made: Topics) -> None:
-    """`KafkaSource-<table>`: a group is never required."""
+    """No group is required: without one, `KafkaSource-<table>` is generated."""
     topic = made()
     lab.wire.send(topic, rows(1))
     lab.stream(topic, N).run()
@@ -355,7 +357,7 @@ def test_c04_without_a_group_one_is_generated(lab: Lab, made: Topics) -> None:
 
 
 def test_p03_reading_a_missing_topic_does_not_make_it(lab: Lab, topic: Callable[[], str]) -> None:
-    """`properties.allow.auto.create.topics` = `false`."""
+    """`properties.allow.auto.create.topics` = `false`: reading a missing topic does not create it."""
     missing = topic()
     with pytest.raises(NotFoundError, match=missing):
         lab.read(missing, N, properties__allow__auto__create__topics="false")

@@ -35,7 +35,7 @@ def read(spark: SparkSession, options: dict[str, str], schema: str, name: str = 
 
 
 def test_b56_b57_rows_go_from_spark_to_kafka_and_back(spark: SparkSession, wire: Wire, made: Topics) -> None:
-    """Both connectors from the DataFrame API, with nothing but this package: a topic is written, and read back."""
+    """Both connectors work from the DataFrame API with nothing but this package: a topic is written and read back."""
     topic = made(2)
     options = given(wire, topic, **EARLIEST)
     assert read(spark, options, "id BIGINT, v STRING").collect() == []
@@ -115,7 +115,7 @@ def test_a_secret_is_in_no_plan_and_no_error(spark: SparkSession, wire: Wire, ma
 def test_c19_updates_into_a_standard_table_are_refused(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:
-    """An updating aggregation has no way into a sink that only appends; windows with a watermark do."""
+    """A sink that only appends rejects an updating aggregation; windows with a watermark work."""
     source, target = made(), made()
     frame = spark.readStream.format("kafka-table").schema("n INT").options(**given(wire, source, **EARLIEST)).load()
     wire.send(source, [b'{"n":1}'])
@@ -136,7 +136,7 @@ def keyed(wire: Wire, topic: str, **more: str) -> dict[str, str]:
 
 
 def test_o09_o20_sink_parallelism_is_the_number_of_tasks(spark: SparkSession, wire: Wire, made: Topics) -> None:
-    """`sink.parallelism` = 2: two tasks write, and each key stays in order; the data source alone refuses more."""
+    """`sink.parallelism` = 2: two tasks write, and each key stays in order; the data source alone rejects more."""
     topic = made(4)
     frame = spark.range(0, 60, 1, 6).withColumn("v", F.lit("x"))
     options = given(wire, topic, sink__parallelism="2", sink__partitioner="fixed")
@@ -169,7 +169,7 @@ def test_scan_parallelism_is_the_most_tasks_that_read(spark: SparkSession, wire:
 def test_b14_updating_results_go_to_an_upsert_table_once(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:
-    """Two sources become one row for each identifier by an updating aggregation into an upsert table."""
+    """An updating aggregation of two sources writes one row for each identifier into an upsert table."""
     one, two, target = made(), made(), made(2, cleanup_policy="compact")
     options = given(wire, f"{one};{two}", **EARLIEST)
     frame = spark.readStream.format("kafka-table").schema("k INT, a INT, b INT").options(**options).load()
@@ -195,7 +195,7 @@ def test_b14_updating_results_go_to_an_upsert_table_once(
 def test_b16_filters_and_windows_go_to_a_standard_table(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:
-    """Filter, projection and an append-only aggregation (a tumbling window with a watermark) need no upserts."""
+    """Filters, projections and an append-only aggregation (a tumbling window with a watermark) need no upserts."""
     source, target = made(), made()
     options = given(wire, source, **EARLIEST)
     frame = spark.readStream.format("kafka-table").schema("ts TIMESTAMP, n INT").options(**options).load()

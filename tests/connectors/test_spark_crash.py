@@ -35,7 +35,7 @@ def launch(wire: Wire, source: str, target: str, folder: Path) -> subprocess.Pop
 
 
 def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable[..., str], tmp_path: Path) -> None:
-    """A Python worker is killed in its task, later all of Spark; each row is in the topic once, none is lost."""
+    """After the death of a Python worker in its task, and of all of Spark, each row is in the topic once."""
     source, target = made(2), made(2)
     mark = tmp_path / "dies"
     mark.touch()

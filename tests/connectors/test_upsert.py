@@ -32,21 +32,21 @@ def test_b08_a_read_is_unique_on_the_primary_key(lab: Lab, made: Topics) -> None
 
 
 def test_b04_a_row_with_the_same_key_is_overwritten(lab: Lab, made: Topics) -> None:
-    """A snapshot of N updates of one key has one row, the last."""
+    """A batch read of N updates of one key has one row, the last."""
     topic = made()
     lab.wire.send(topic, [up(1, str(n)) for n in range(100)])
     assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "99"}]
 
 
 def test_b03_a_null_value_deletes_the_key(lab: Lab, made: Topics) -> None:
-    """A tombstone is a DELETE for its key; a value after it is a row again."""
+    """A tombstone deletes its key; a value after it is a row again."""
     topic = made()
     lab.wire.send(topic, [up(1, "a"), up(1, None), up(2, "b"), up(2, None), up(2, "c"), up(3, None)])
     assert lab.upsert(topic, KV, "k") == [{"k": 2, "v": "c"}]
 
 
 def test_b15_reading_a_compacted_topic_gives_the_latest_values(lab: Lab, made: Topics) -> None:
-    """Five versions of one key materialize to the last only."""
+    """Five versions of one key are read as the last one."""
     topic = made(cleanup_policy="compact")
     for n in range(5):
         lab.write(topic, KV, [(1, str(n))], "upsert-kafka", primary_key="k")
@@ -54,8 +54,8 @@ def test_b15_reading_a_compacted_topic_gives_the_latest_values(lab: Lab, made: T
 
 
 def test_b13_b15_a_stream_goes_on_while_the_broker_compacts(lab: Lab, made: Topics) -> None:
-    """The broker itself takes away what later values replace, and deleted keys with their tombstones, behind a stream
-    and before it: the stream and a read of what is left both end at the newest values."""
+    """While the broker compacts the topic and removes tombstones, a stream and a batch read both end at the newest
+    values."""
     soon = {"segment_ms": "100", "max_compaction_lag_ms": "100", "min_cleanable_dirty_ratio": "0.001"}
     topic = made(cleanup_policy="compact", delete_retention_ms="0", **soon)
     # A stream that had seen 2 and 4 would not hear of their deletes once the tombstones are gone: that is Kafka's rule.
@@ -80,7 +80,7 @@ def test_b13_b15_a_stream_goes_on_while_the_broker_compacts(lab: Lab, made: Topi
 
 
 def test_c06_an_upsert_source_begins_at_the_earliest_offset(lab: Lab, made: Topics) -> None:
-    """Always earliest; `scan.startup.*` is refused."""
+    """An upsert table is read from the earliest offset; `scan.startup.*` is rejected."""
     topic = made()
     lab.wire.send(topic, [up(1, "a")])
     lab.wire.commit(f"KafkaSource-{topic}", topic, 1)
@@ -90,7 +90,7 @@ def test_c06_an_upsert_source_begins_at_the_earliest_offset(lab: Lab, made: Topi
 
 
 def test_b02_a_stream_of_upserts_and_deletes(lab: Lab, made: Topics) -> None:
-    """The source alone gives upserts and deletes, the last of each key in a micro-batch; see B01 for the changelog."""
+    """A stream of an upsert table has upserts and deletes, the last of each key in a micro-batch."""
     topic = made()
     stream = lab.stream(topic, CHANGES, "upsert-kafka", primary_key="k")
     lab.wire.send(topic, [up(1, "a"), up(1, "b"), up(2, "c")])
@@ -103,7 +103,7 @@ def test_b02_a_stream_of_upserts_and_deletes(lab: Lab, made: Topics) -> None:
 
 
 def test_b07_an_upsert_table_needs_a_primary_key(lab: Lab) -> None:
-    """Without PRIMARY KEY an error says so, on both sides."""
+    """An upsert table without PRIMARY KEY is an error, for reads and writes."""
     with pytest.raises(InvalidInputError, match="'upsert-kafka' tables require to define a PRIMARY KEY"):
         lab.read("t", KV, "upsert-kafka")
     with pytest.raises(InvalidInputError, match="'upsert-kafka' tables require to define a PRIMARY KEY"):
@@ -111,7 +111,7 @@ def test_b07_an_upsert_table_needs_a_primary_key(lab: Lab) -> None:
 
 
 def test_b09_the_primary_key_decides_what_is_in_the_messages_key(lab: Lab, made: Topics) -> None:
-    """PRIMARY KEY (b, a): the key has exactly b and a."""
+    """With PRIMARY KEY (b, a), the message key has exactly b and a."""
     topic = made(cleanup_policy="compact")
     lab.write(topic, "a INT, b INT, c INT", [(1, 2, 3)], "upsert-kafka", primary_key="b, a")
     assert lab.wire.pairs(topic) == [(b'{"b":2,"a":1}', b'{"a":1,"b":2,"c":3}')]
@@ -119,7 +119,7 @@ def test_b09_the_primary_key_decides_what_is_in_the_messages_key(lab: Lab, made:
 
 
 def test_b10_key_and_value_format_are_required(lab: Lab) -> None:
-    """Both formats, each named where it is missing."""
+    """Both formats are required; the error names the missing one."""
     for left_out in ("key.format", "value.format"):
         name = left_out.replace(".", "__")
         with pytest.raises(InvalidInputError, match=f"'{left_out}'"):
@@ -128,7 +128,7 @@ def test_b10_key_and_value_format_are_required(lab: Lab) -> None:
 
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
 def test_b36_o08_o19_o37_fields_include_decides_where_key_columns_are(lab: Lab, made: Topics, connector: str) -> None:
-    """`ALL`: key columns in key and value; `EXCEPT_KEY`: in the key only."""
+    """`value.fields-include`: with `ALL`, key columns are in key and value; with `EXCEPT_KEY`, only in the key."""
     more = {"primary_key": "k"} if connector == "upsert-kafka" else {"key__fields": "k"}
     formats = {"key__format": "json", "value__format": "json"}
     for include, value in [("ALL", b'{"k":1,"v":"a"}'), ("EXCEPT_KEY", b'{"v":"a"}'), ("except_key", b'{"v":"a"}')]:
@@ -143,7 +143,7 @@ def test_b36_o08_o19_o37_fields_include_decides_where_key_columns_are(lab: Lab, 
 
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
 def test_b37_o06_o17_a_prefix_keeps_names_of_key_and_value_apart(lab: Lab, made: Topics, connector: str) -> None:
-    """`key.fields-prefix`: inside the key format the prefix is gone; it needs `EXCEPT_KEY`."""
+    """`key.fields-prefix`: the message key has the names without the prefix; it needs `EXCEPT_KEY`."""
     topic = made(cleanup_policy="compact")
     key = {"primary_key": "k_id"} if connector == "upsert-kafka" else {"key__fields": "k_id"}
     formats = {"key__format": "json", "value__format": "json", "key__fields_prefix": "k_", **key}
@@ -155,13 +155,13 @@ def test_b37_o06_o17_a_prefix_keeps_names_of_key_and_value_apart(lab: Lab, made:
 
 
 def test_c25_a_prefix_with_all_is_an_error(lab: Lab) -> None:
-    """`value.fields-include` = `ALL` (the default) with `key.fields-prefix` is refused."""
+    """`value.fields-include` = `ALL` (the default) with `key.fields-prefix` is rejected."""
     with pytest.raises(InvalidInputError, match=r"key prefix .* is not allowed when option 'value.fields-include'"):
         lab.upsert("t", "k_id INT, id STRING", "k_id", key__fields_prefix="k_")
 
 
 def test_c03_key_fields_is_no_option_of_an_upsert_table(lab: Lab) -> None:
-    """`key.fields` is refused with a hint at PRIMARY KEY; the primary key's columns carry the prefix."""
+    """`key.fields` is rejected on an upsert table with a hint at PRIMARY KEY, whose columns have the prefix."""
     with pytest.raises(InvalidInputError, match=r"Unsupported options.*key\.fields.*PRIMARY KEY"):
         lab.upsert("t", KV, "k", key__fields="k")
     with pytest.raises(InvalidInputError, match=r"must be prefixed with 'k_' .* but field 'id' is not prefixed"):
@@ -169,7 +169,7 @@ def test_c03_key_fields_is_no_option_of_an_upsert_table(lab: Lab) -> None:
 
 
 def test_p01_with_a_prefix_key_fields_carries_prefixed_names(lab: Lab) -> None:
-    """On a `kafka` table `key.fields` works with prefixed names."""
+    """On a `kafka` table, the names in `key.fields` have the prefix."""
     keyed = {"key__format": "json", "value__format": "json", "key__fields_prefix": "k_"}
     with pytest.raises(InvalidInputError, match=r"All fields in 'key.fields' must be prefixed with 'k_'"):
         lab.read("t", "id INT, v STRING", **keyed, key__fields="id", value__fields_include="EXCEPT_KEY")
@@ -186,14 +186,14 @@ def test_g12_a_row_of_nothing_but_its_key_is_a_row(lab: Lab, made: Topics) -> No
 
 
 def test_g13_where_key_and_value_disagree_the_value_wins(lab: Lab, made: Topics) -> None:
-    """Under `ALL` a crafted message whose key and value differ reads as its value says."""
+    """With `ALL`, a message whose key and value differ is read by its value."""
     topic = made()
     lab.wire.send(topic, [Record(b'{"k":2,"v":"a"}', b'{"k":1}')])
     assert lab.upsert(topic, KV, "k") == [{"k": 2, "v": "a"}]
 
 
 def test_b35_key_and_value_have_a_format_each(lab: Lab, made: Topics) -> None:
-    """Options of one side do not touch the other."""
+    """Options of one side do not affect the other."""
     topic = made()
     lab.wire.send(topic, [Record(b'{"k":1,"v":"a"}', b"no json"), up(2, "b")])
     assert lab.upsert(topic, KV, "k", key__json__ignore_parse_errors="true") == [{"k": 2, "v": "b"}]

@@ -84,7 +84,7 @@ def instant(second: int) -> str:
 
 @pytest.mark.slow
 def test_b29_b30_b32_the_slowest_partition_holds_windows_open(query: Any) -> None:
-    """The watermark is the least of the partitions' own: with 100 s and 10 s and a delay of 2 s it is 8 s."""
+    """The watermark is that of the slowest partition: with 100 s and 10 s and a delay of 2 s it is 8 s."""
     assert query((0, 100), (1, 10)) == {}
     assert query((0, 101)) == {}
     assert query.watermark() == instant(8)
@@ -105,7 +105,8 @@ COLUMNS = pytest.mark.parametrize("query", [(2, False), (2, True)], indirect=Tru
 def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so(
     query: Any, spark: SparkSession
 ) -> None:
-    """`table.exec.source.idle-timeout` (default: off): a silent partition follows; back again, it counts again."""
+    """`table.exec.source.idle-timeout` (default: off): a silent partition does not delay the watermark until it has
+    messages again."""
     spark.conf.set(IDLE_TIMEOUT, "3 s")
     assert query((0, 5), (1, 1)) == {}
     until = time.monotonic() + PATIENCE_SECONDS
@@ -124,7 +125,7 @@ def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so
 def test_b31_partitions_that_were_never_written_hold_nothing_up_even_if_all_fall_silent(
     query: Any, spark: SparkSession
 ) -> None:
-    """Two of four partitions have messages, and a micro-batch takes longer than the timeout of 100 ms."""
+    """Partitions that never had messages do not delay it, even if a micro-batch takes longer than the timeout."""
     spark.conf.set(IDLE_TIMEOUT, "100 ms")
     query((0, 5), (1, 6), (0, 50), (1, 51))
     until = time.monotonic() + PATIENCE_SECONDS

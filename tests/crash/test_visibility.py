@@ -20,7 +20,7 @@ pytestmark = pytest.mark.crash
 def test_b48_no_reader_sees_a_snapshot_before_its_commit_and_ours_sees_whole_ones(
     kafka: LocalKafka, tmp_path: Path
 ) -> None:
-    """Over 300 commits no consumer of the log sees a record before its snapshot."""
+    """No consumer of the log sees a record before its snapshot, over 300 commits."""
     sights, newest, _ = run(tmp_path, kafka.bootstrap_servers, 300)
     assert newest >= 300
     for sight in sights:

@@ -1,10 +1,10 @@
-"""Writes the second half of docs/guide/connectors.md: which test holds each thing that Flink's pages say.
+"""Writes docs/reference/connector_conformance.md: the test of each thing that Flink's pages say of the connectors.
 
-The pages' statements have ids: O options, P names in prose, B behaviour, M metadata, Q and I statements and fragments
+The pages' statements have ids: O options, P names in prose, B behavior, M metadata, Q and I statements and fragments
 of SQL, C contradictions and how they are settled, G gaps. A test anywhere under ``tests`` whose name starts with ids
-(``test_o02_o13_...``) holds them; what its docstring says is what holds. Texts of SQL are held by the pairs of
-``tests/sql/pages.sql`` too, whose headings start with ids. So the page says of no statement that it works without a
-test that runs, and cannot be written while a statement has none.
+(``test_o02_o13_...``) checks them, and its docstring says what it checks. The pairs of ``tests/sql/pages.sql``, whose
+headings start with ids, check texts of SQL. So the page lists no statement without a test that runs, and cannot be
+written while a statement has none.
 """
 
 from __future__ import annotations
@@ -17,23 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-PAGE = TESTS.parent / "docs" / "guide" / "connectors.md"
-MARK = "<!-- What follows is written by tests/docs/connectors_page.py. -->\n"
+PAGE = TESTS.parent / "docs" / "reference" / "connector_conformance.md"
 _COUNTS = {"O": 40, "P": 10, "B": 57, "M": 8, "Q": 15, "I": 8, "C": 27, "G": 23}
 _HEADINGS = {
     "O": "Options",
     "P": "Names in prose and examples",
-    "B": "Behaviour",
+    "B": "Behavior",
     "M": "Metadata columns",
     "Q": "Statements of SQL",
     "I": "Fragments of SQL in prose",
-    "C": "Where pages contradict each other",
-    "G": "What no page says",
+    "C": "Contradictions between pages",
+    "G": "Gaps: what no page says",
 }
 _NAME = re.compile(r"test_((?:[opbmqicg]\d\d_)+)")
 _PAIRS = TESTS / "sql" / "pages.sql"
 _PAIR = re.compile(r"^---- ((?:[QI]\d\d\b ?)+)(.*)\n(?:(?!---- ).*\n)*---- (becomes|error)\n(.*)", re.MULTILINE)
 _OF_A_PAIR = "test_a_text_becomes_what_the_file_says"
+_HEAD = """# Connector conformance
+
+<!-- Made by `python -m tests.docs.connectors_page`; edit the docstrings of the tests instead. -->
+
+What Flink's documentation says of its `kafka` and `upsert-kafka` connectors, as {count} statements, each with the test
+that checks it. The ids are part of the names of the tests, which are in `tests/`. [The guide](../guide/connectors.md)
+describes how to use the connectors.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,7 @@ def held() -> Iterator[Held]:
 def _pairs() -> Iterator[Held]:
     """Find the texts of SQL that a test compares with what they become."""
     for ids, more, kind, first in _PAIR.findall(_PAIRS.read_text(encoding="utf-8")):
-        what = f"The text is read{f' ({more})' if more else ''}."
-        if kind == "error":
-            what = f"The text is refused{f' ({more})' if more else ''}: {first}."
+        what = f"{more or 'The text'}: {f'rejected, `{first}`' if kind == 'error' else 'parsed'}."
         name = f"{_OF_A_PAIR}[{f'{ids}{more}'.replace(' ', '-')}]"
         yield Held(tuple(ids.split()), name, "sql/test_parse.py", what)
 
@@ -78,8 +83,8 @@ def all_ids() -> list[str]:
     return [f"{letter}{number:02}" for letter, count in _COUNTS.items() for number in range(1, count + 1)]
 
 
-def generated() -> str:
-    """Write the tables.
+def page() -> str:
+    """Return the page.
 
     Raises:
         LookupError: statements without a test; names them.
@@ -92,20 +97,18 @@ def generated() -> str:
     if missing:
         msg = f"no test holds {', '.join(missing)}: name one test_{missing[0].lower()}_..., and say what holds in it."
         raise LookupError(msg)
-    lines = [f"All {len(all_ids())} statements are held by tests, which are named by the ids."]
+    lines = [_HEAD.format(count=len(all_ids())).rstrip()]
     for letter, heading in _HEADINGS.items():
-        lines += ["", f"### {heading}", "", "| Id | What holds | Test |", "|---|---|---|"]
+        lines += ["", f"## {heading}", "", "| Id | What holds | Test |", "|---|---|---|"]
+        # Statements with the same tests are one row.
+        rows: dict[tuple[Held, ...], list[str]] = {}
         for name in (each for each in all_ids() if each.startswith(letter)):
-            says = " ".join(dict.fromkeys(each.says for each in tests[name])).replace("|", "\\|")
-            where = "<br>".join(dict.fromkeys(f"`{each.file}` `{each.name}`" for each in tests[name]))
-            lines.append(f"| {name} | {says} | {where} |")
+            rows.setdefault(tuple(tests[name]), []).append(name)
+        for found, names in rows.items():
+            says = " ".join(dict.fromkeys(each.says for each in found)).replace("|", "\\|")
+            where = "<br>".join(dict.fromkeys(f"`{each.file}` `{each.name}`" for each in found))
+            lines.append(f"| {', '.join(names)} | {says} | {where} |")
     return "\n".join(lines) + "\n"
-
-
-def page() -> str:
-    """Give the whole page as it should be: what people wrote, then the tables."""
-    written, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    return f"{written}{mark}\n{generated()}"
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def shown(catalog: Catalog, name: str) -> str:
 def test_c16_c17_the_pages_tables_are_made_without_a_broker(
     catalog: Catalog, another: Callable[[], Catalog], block: str
 ) -> None:
-    """The pages' statements run as they are: a watermark on `TIMESTAMP`, a column called `value`."""
+    """The pages' statements run unchanged, with a watermark on `TIMESTAMP` and a column called `value`."""
     made = catalog.sql(PAGES[block].text).statement
     assert isinstance(made, CreateTable)
     assert another().tables() == [made.name]
@@ -100,7 +100,7 @@ def test_damaged_blocks_make_nothing(catalog: Catalog, block: str) -> None:
 
 
 def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path: Path) -> None:
-    """Without the log of the page's block, which needs a broker; see ``test_run.py``."""
+    """A table without `connector` is a store table in the warehouse."""
     catalog.sql("CREATE TABLE T (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '2')")
     catalog.sql("CREATE TABLE u (day DATE, v STRING) PARTITIONED BY (day)")
     table = TableContext.open(str(tmp_path / "T"))

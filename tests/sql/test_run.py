@@ -60,7 +60,7 @@ def view(user: int, region: str) -> Record:
 
 
 def test_q01_q02_q03_c18_the_page_runs_as_one_text(catalog: Catalog, wire: Wire) -> None:
-    """The views of each region are counted as they come, those of one user once in `uv`."""
+    """Page views are counted by region while they arrive, each user once in `uv`."""
     wire.make("pageviews")
     (query,) = catalog.sql("\n".join(PAGES[block].text for block in ("Q01", "Q02", "Q03"))).queries
     try:
@@ -80,7 +80,8 @@ def test_q01_q02_q03_c18_the_page_runs_as_one_text(catalog: Catalog, wire: Wire)
 
 
 def test_q11_q12_q15_rows_that_pass_arrive_once(catalog: Catalog, wire: Wire) -> None:
-    """Only rows that pass the filter arrive, each once; a second run finds nothing new; `value` needs no quotes."""
+    """Only rows that pass the filter are written, each once; a second run finds nothing new; `value` needs no
+    quotes."""
     wire.make("orders_source")
     amounts = ["-1", "0", "0.01", "5"]
     wire.send("orders_source", [f'{{"order_id":{n},"product":"p","amount":{amount},"created_at":"2024-01-02 03:04:05.678"}}'.encode() for n, amount in enumerate(amounts)])  # fmt: skip  # noqa: E501
@@ -104,7 +105,7 @@ def test_q11_q12_q15_rows_that_pass_arrive_once(catalog: Catalog, wire: Wire) ->
 
 
 def test_q10_q13_q14_values_are_written_and_read(catalog: Catalog, wire: Wire) -> None:
-    """Rows are written and read back, Avro as its vector, the record timestamp by its column."""
+    """Rows are written and read back: Avro has Flink's bytes, and the record timestamp is that of its column."""
     for block in ("Q10", "Q13", "Q14"):
         catalog.sql(PAGES[block].text)
     catalog.sql("INSERT INTO keyed_events VALUES (5, 'x')")
@@ -130,7 +131,7 @@ def test_q10_q13_q14_values_are_written_and_read(catalog: Catalog, wire: Wire) -
 
 
 def test_q09_b54_a_store_table_with_its_log(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
-    """No `connector`: a table of the store, with its files and its log."""
+    """A table without `connector` is a store table with files and a log."""
     name = topic()
     text = PAGES["Q09"].text.replace("(...)", "(id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql(text.replace("'kafka.topic' = '...'", f"'kafka.topic' = '{name}', 'bucket' = '1'"))

@@ -44,7 +44,8 @@ def assert_no_table(path: Path) -> None:
 def test_b45_g20_a_key_table_is_made_opened_and_dropped(
     spark: SparkSession, kafka: object, client: KafkaClient, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
-    """With a log a table has files and a topic, which `create` makes, a partition a bucket, and `drop` removes."""
+    """A table with a log has files and a topic with one partition per bucket; `create` makes both and `drop` removes
+    them."""
     servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "orders"
     made = make(spark, path, servers, name)
     opened = TableStore.open(spark, path)
@@ -73,7 +74,7 @@ def test_b45_g20_a_key_table_is_made_opened_and_dropped(
 def test_o24_a_topic_is_named_as_the_folder_unless_it_is_given(
     kafka: object, client: KafkaClient, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
-    """`kafka.topic`: the topic of the table; unless given, it has the name of the table's folder."""
+    """`kafka.topic`: the topic of the table; by default it has the name of the table's folder."""
     name = topic()
     log = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     schema = as_schema("id bigint not null")
@@ -90,7 +91,7 @@ def test_o24_a_topic_is_named_as_the_folder_unless_it_is_given(
 def test_o21_an_append_table_and_a_table_without_a_log_stream_and_read_alike(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Without `log.system` a stream comes from the files."""
+    """Without `log.system`, a stream reads the table's files."""
     for key in (False, True):
         table = make(spark, tmp_path / f"key-{key}", key=key)
         table.write(frame(spark, [(1, "a"), (2, "b")]))

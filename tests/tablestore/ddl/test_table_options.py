@@ -148,7 +148,7 @@ def test_o22_g14_a_wrong_word_is_answered_with_the_right_ones() -> None:
 
 
 def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
-    """`log.system`: another word than `files` or `kafka` is refused."""
+    """`log.system`: a value other than `files` or `kafka` is rejected."""
     assert "'kafka'" in refusal({**KAFKA, "log.system": "pulsar"})
     assert "'files' or 'kafka'" in refusal({}, log_system="pulsar")
 
@@ -185,7 +185,7 @@ def test_option_and_argument_must_not_contradict_each_other() -> None:
 
 @pytest.mark.parametrize("missing", ["kafka.bootstrap.servers", "kafka.topic"])
 def test_o23_o24_a_missing_required_option_is_named(missing: str) -> None:
-    """`kafka.bootstrap.servers` is required where there is a log; `kafka.topic` is stored, so it is not empty."""
+    """`kafka.bootstrap.servers` is required for a Kafka log; a stored `kafka.topic` is not empty."""
     given_options = {name: value for name, value in KAFKA.items() if name != missing}
 
     assert f"'{missing}' is required" in refusal(given_options)

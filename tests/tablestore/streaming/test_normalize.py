@@ -59,7 +59,7 @@ EMITTED = [
 
 
 def test_b52_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
-    """`eventual`: the read folds repeats as Flink does."""
+    """`eventual`: a read folds duplicates as Flink's operator does."""
     name = topic()
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
     feeder = Feeder(kafka.bootstrap_servers, name)
@@ -214,7 +214,7 @@ def test_a_query_killed_within_a_batch_repeats_and_loses_nothing(
 def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The operator is in the plan of an `eventual` table, and of no other."""
+    """Only the plan of an `eventual` table has the normalize operator."""
     eventual = make(spark, tmp_path / "e", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     transactional = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic())
     assert eventual.log.shows_uncommitted

@@ -253,7 +253,7 @@ def test_a_reader_that_the_retention_overtakes_between_plan_and_read_fails_loudl
 
 
 def test_b47_changes_of_a_stream_come_from_the_log(logged: TableContext) -> None:
-    """Past its first snapshot a stream opens no file of the table: it goes on though the files' rows are gone."""
+    """After its first snapshot, a stream reads the log and not the table's files."""
     stream = Stream(Path(logged.path))
     assert {row[3] for row in stream.rows()} == {3}
     write(Writer(logged, publisher_of(logged)), [(1, "new"), (7, None)])
@@ -272,7 +272,7 @@ def test_b47_changes_of_a_stream_come_from_the_log(logged: TableContext) -> None
 def test_b48_g18_a_snapshot_that_is_not_published_is_not_shown(
     servers: str, tmp_path: Path, topic: Callable[[], str], log_format: str, after: bool
 ) -> None:
-    """Neither records that are sent nor a snapshot that is committed show before both are whole."""
+    """Sent records and a committed snapshot are visible only when both are complete."""
     table = make_table(tmp_path / "t", servers, topic(), bucket=2, log__format=log_format)
     full, earliest = Stream(tmp_path / "t"), Stream(tmp_path / "t", scan_mode=ScanMode.EARLIEST)
     writer = Writer(table, publisher_of(table))

@@ -81,7 +81,7 @@ def snapshots(batches: list[list[Any]]) -> list[list[int]]:
 
 
 def test_g17_full_begins_with_the_rows_and_goes_on_with_every_change_after_them(source: Source) -> None:
-    """A new stream is the snapshot and then every change after it, without overlap."""
+    """A new stream returns the rows of a snapshot and then every later change, without overlap."""
     stream = source.stream()
     first = stream.latestOffset(stream.initialOffset(), ALL)
     assert stream.initialOffset()["snapshot"] == BEFORE_FULL

@@ -303,7 +303,7 @@ def test_a_stream_gets_every_row_and_says_that_it_cannot_normalize(
 def test_g15_creating_one_says_what_readers_may_see(
     kafka: Any, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a primary key, `eventual` is at least once, and creating such a table says so."""
+    """Without a primary key, `eventual` is at least once, and creating such a table warns of it."""
     with caplog.at_level(logging.WARNING, "tablestore"):
         Story(tmp_path / "t", kafka.bootstrap_servers, topic())
     (message,) = own_messages(caplog)

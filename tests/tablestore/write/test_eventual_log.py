@@ -77,7 +77,7 @@ def story(request: Any, kafka: Any, tmp_path: Path, topic: Callable[[], str]) ->
 
 
 def test_b50_records_are_in_the_log_before_the_commit(story: Story) -> None:
-    """`eventual`: records are there for readers before the commit."""
+    """`eventual`: readers see records before the commit."""
     writer = story.writer()
     write(writer, [(1, "a")])
     with failing(DeltaLog, "commit"), pytest.raises(Crash):

@@ -97,7 +97,7 @@ def test_the_last_row_of_a_key_wins_across_the_partitions_of_a_frame(spark: Spar
 
 
 def test_b46_g16_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
-    """Deletes are in the log, which folded by key is the table."""
+    """Deletes are in the log, and the log folded by key equals the table."""
     table.write(frame(spark, [(k, "a") for k in range(4)]))
     mixed = table.write(
         changes(
