@@ -174,13 +174,12 @@ class LogTail(Protocol):
         """
         ...
 
-    def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordRange:
-        """Return a split of the records between two offsets, with ``_kind``, ``_seq`` and ``_commit_timestamp``.
+    def splits(self, ranges: Sequence[tuple[int, int, int]], *, newest: bool) -> list[RecordRange]:
+        """Return splits of records, with the table's columns as opened, ``_kind``, ``_seq`` and ``_commit_timestamp``.
 
         Args:
-            partition: the partition.
-            start: the first offset.
-            end: the offset after the last record.
+            ranges: of each split the partition, the first offset and the offset after the last record. No later than
+                those that ``ends`` has returned.
             newest: only the last record of each key is needed, so others may be left out.
         """
         ...

@@ -32,7 +32,8 @@ def check_decoded_by_name(path: str, spec: TableSpec, changes: Sequence[Change])
     Raises:
         InvalidInputError: they would be misread after one of the changes.
     """
-    names = {name.lower() for past in spec.past for name in with_physical_names(past.schema_json).fieldNames()}
+    schemas = (spec.schema_json, *(past.schema_json for past in spec.past))
+    names = {name.lower() for each in schemas for name in with_physical_names(each).fieldNames()}
     for change in changes:
         why = _why_misread(change, names)
         if why:

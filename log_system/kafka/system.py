@@ -184,7 +184,7 @@ class EventualLog(TransactionalLog):
 
     def tail(self) -> KafkaTail:
         """Return the reader of uncommitted records."""
-        return KafkaTail(self.settings, self.path)
+        return KafkaTail(self.settings, self.files)
 
     def publishing_marks(self) -> list[int]:
         """Return nothing: writers send records all the time."""

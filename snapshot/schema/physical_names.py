@@ -46,6 +46,19 @@ class Columns:
         stored = [f.with_nullable(n.nullable) for f, n in zip(self.physical, named, strict=True)]
         return Columns(pa.schema(named), pa.schema(stored))
 
+    def until(self, later: Columns) -> Columns:
+        """Return the same columns as rows may have them that were written until the table had ``later`` columns.
+
+        They have their later types and nullability; a column that was dropped is nullable.
+        """
+        known = dict(zip(later.physical.names, zip(later.named, later.physical, strict=True), strict=True))
+        named, stored = [], []
+        for field, held in zip(self.named, self.physical, strict=True):
+            now = known.get(held.name, (field.with_nullable(True), held.with_nullable(True)))
+            named.append(now[0].with_name(field.name))
+            stored.append(now[1])
+        return Columns(pa.schema(named), pa.schema(stored))
+
 
 def visible_json(schema_json: str) -> str:
     """Return Spark's schema JSON as users see it, without physical names."""

@@ -160,7 +160,7 @@ class EventualStream(SnapshotStream):
             rows = initial_splits(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
             return [ReadSplit(part) for part in rows]
         ranges = self._ranges(start["offsets"], end)
-        return [ReadSplit(TailSplit(self._tail.split(*each, newest=False))) for each in ranges]
+        return [ReadSplit(TailSplit(each)) for each in self._tail.splits(ranges, newest=False)]
 
     def _ranges(self, begun: Sequence[int], end: Offset) -> list[tuple[int, int, int]]:
         """Return the partitions with offsets to read, each with the first offset and the end.

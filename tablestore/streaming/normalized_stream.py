@@ -107,7 +107,7 @@ class NormalizedStream(EventualStream):
         return [
             ReadSplit(
                 NormalizedSplit(
-                    LastOfPartition(self._tail.split(p, at, until, newest=True), key),
+                    LastOfPartition(records, key),
                     state,
                     str(p),
                     at,
@@ -116,7 +116,7 @@ class NormalizedStream(EventualStream):
                     rows.get(p) if p in missing else None,
                 )
             )
-            for p, at, until in ranges
+            for (p, at, until), records in zip(ranges, self._tail.splits(ranges, newest=True), strict=True)
         ]
 
     def commit(self, end: Offset) -> None:

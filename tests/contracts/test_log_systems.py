@@ -203,12 +203,9 @@ class LogSystemContract:
         tail, committed = table.log.tail(), table.log.newest()
         starts = tail.ends()
         staged(Writer(table, None).stager(whole_buckets=True), upserts(9, range(70, 73)))
-        seen = [
-            row["id"]
-            for partition, (start, end) in enumerate(zip(starts, tail.ends(), strict=True))
-            for batch in tail.split(partition, start.offset, end.offset, newest=False).read()
-            for row in batch.to_pylist()
-        ]
+        ends = enumerate(zip(starts, tail.ends(), strict=True))
+        splits = tail.splits([(p, start.offset, end.offset) for p, (start, end) in ends], newest=False)
+        seen = [row["id"] for split in splits for batch in split.read() for row in batch.to_pylist()]
         assert sorted(seen) == [70, 71, 72]
         assert table.log.newest() == committed
 

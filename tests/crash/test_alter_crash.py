@@ -148,11 +148,12 @@ def test_an_eventual_log_takes_the_changes_that_its_old_records_allow(
     table = Altered(tmp_path / "t", SCHEMA, log=log(kafka, topic, log_format) | {"log.consistency": "eventual"})
     table.write(FIRST)
     for refused, words in (
-        (RenameColumn("a", "c"), "cannot be renamed"),
-        (WidenColumn("a", DoubleType()), "cannot become double"),
+        ([RenameColumn("a", "c")], "cannot be renamed"),
+        ([WidenColumn("a", DoubleType())], "cannot become double"),
+        ([DropColumn("b"), AddColumn("b", StringType())], "existed before"),
     ):
         with pytest.raises(InvalidInputError, match=words):
-            table.alter(refused)
+            table.alter(*refused)
     table.alter(DropColumn("b"), AddColumn("c", StringType(), first=True), WidenColumn("a", LongType()))
     with pytest.raises(InvalidInputError, match="existed before"):
         table.alter(AddColumn("b", StringType()))

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from log_system.base import LoggedTable, RecordRange
 from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
@@ -15,21 +16,27 @@ from log_system.kafka.published_positions import is_another, shortened_partition
 from log_system.kafka.reader.tail_reader import read_tail
 from snapshot.errors import DataLostError
 from snapshot.records import LogEnd
+from snapshot.schema.adapter import RESTART, Adapter
+from snapshot.schema.system_columns import with_kind
 
 
 @dataclass(frozen=True)
 class RecordsSplit:
-    """The records of one partition between two offsets; with ``newest``, superseded ones may be left out."""
+    """The records of one partition between two offsets; with ``newest``, superseded ones may be left out.
+
+    ``log`` decodes the columns as the newest records have them.
+    """
 
     log: KafkaLog
     partition: int
     start: int
     end: int
     newest: bool
+    adapt: Adapter
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``."""
-        return read_tail(self.log, self.partition, self.start, self.end, newest=self.newest)
+        return map(self.adapt, read_tail(self.log, self.partition, self.start, self.end, newest=self.newest))
 
     def between(self, start: int, end: int, /) -> RecordsSplit:
         """Return the split of the records of the partition between two other offsets."""
@@ -39,10 +46,11 @@ class RecordsSplit:
 class KafkaTail:
     """Reads the tail of one log."""
 
-    def __init__(self, log: KafkaLog, table: str) -> None:
-        """Create the reader for the table at the path ``table``; nothing connects before the first call."""
+    def __init__(self, log: KafkaLog, files: LoggedTable) -> None:
+        """Create the reader for the table ``files``; nothing connects before the first call."""
         self._log = log
-        self._table = table
+        self._files = files
+        self._table = files.storage.root
         self._cluster = Cluster(log.client)
         self._partitions = [(log.topic, partition) for partition in range(log.partitions)]
 
@@ -104,7 +112,13 @@ class KafkaTail:
         )
         raise DataLostError(msg)
 
-    def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
-        """Return a split of the records between two offsets."""
-        log = replace(self._log, client=self._log.client.outlasting())
-        return RecordsSplit(log, partition, start, end, newest)
+    def splits(self, ranges: Sequence[tuple[int, int, int]], *, newest: bool) -> list[RecordRange]:
+        """Return splits of records; see ``LogTail.splits``.
+
+        Writers have changed the table's columns before they sent records with the new ones. So what the newest
+        definition cannot decode is not the table's, and what does not fit the columns as opened is an error of its own.
+        """
+        wanted = self._files.spec.change_columns
+        given = wanted.until(self._files.spec_at_least(self._files.latest()).change_columns)
+        log = replace(self._log.under(with_kind(given.named)), client=self._log.client.outlasting())
+        return [RecordsSplit(log, *each, newest, Adapter(given, wanted, RESTART)) for each in ranges]

@@ -321,7 +321,7 @@ def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     # Few records fit, so that a key is in several pieces; and records come a few at a time.
     monkeypatch.setattr("log_system.kafka.reader.tail_reader._HELD_RECORDS", held)
     monkeypatch.setattr("log_system.kafka.client.range_reader.BATCH", BatchSize(first=7, records=7))
-    split = table.log.tail().split(0, 0, 0, newest=True)
+    (split,) = table.log.tail().splits([(0, 0, 0)], newest=True)
     last_of = LastOfPartition(split, table.spec.primary_key).between(0, len(sent))
     found = [(row["id"], row["v"]) for batch in last_of for row in batch.to_pylist()]
     last = {key: None if text is None else text.strip('"') for key, text in sent}
