@@ -13,9 +13,9 @@ import pyarrow as pa
 from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import type_name
-from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
+from snapshot.merge.merge_rules import SKETCHES, ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.numbered_columns import columns_of, keys_of, names_in, same_key
-from snapshot.merge.sketches import UNITE, register_sketches
+from snapshot.merge.sketches import register_sketches, unite
 from snapshot.quoting import text_literal
 from snapshot.row_kind import RowKind
 from snapshot.schema.spec import TableSpec
@@ -37,7 +37,7 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     keys = ", ".join(keys_of(spec))
     # Materialize it only if it is read twice.
     arrived = "TABLE" if rule.buries or rule.removing else "VIEW"
-    if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
+    if any(column.function in SKETCHES for column in rule.columns.values()):
         register_sketches(session)
     try:
         with interruptible():
@@ -180,8 +180,8 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
         return _product(x, data_type, counts, retracts=retracts)
     if column.function is Function.SUM:
         return _sum(x, counts, retracts=retracts)
-    if column.function is Function.HLL_SKETCH:
-        return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{UNITE}({x})"
+    if column.function in SKETCHES:
+        return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{unite(column.function)}({x})"
     if column.function in (Function.MERGE_MAP, Function.NESTED_UPDATE):
         return _folded_in_order(x, data_type, counts, column)
     if column.function is Function.LISTAGG and column.distinct:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final
 
+from snapshot.row_kind import RowKind
+
 
 class Function(StrEnum):
     """Aggregate functions of columns; the names are Paimon's."""
@@ -32,6 +34,7 @@ class Function(StrEnum):
     MERGE_MAP = "merge_map"
     NESTED_UPDATE = "nested_update"
     HLL_SKETCH = "hll_sketch"
+    THETA_SKETCH = "theta_sketch"
 
     @classmethod
     def _missing_(cls, value: object) -> Function | None:
@@ -39,6 +42,7 @@ class Function(StrEnum):
         return cls.FIRST_NON_NULL_VALUE if value == FIRST_NOT_NULL else None
 
 
+SKETCHES: Final = (Function.HLL_SKETCH, Function.THETA_SKETCH)
 FIRST_NOT_NULL: Final = "first_not_null_value"
 
 
@@ -112,6 +116,7 @@ class MergeRule:
         sequences: the sequences.
         deletes: the effect of deletes.
         ignore_delete: whether deletes and UPDATE_BEFORE rows are dropped first.
+        ignore_preimages: whether UPDATE_BEFORE rows are.
         name: the engine's name, for messages.
     """
 
@@ -119,6 +124,7 @@ class MergeRule:
     sequences: tuple[Sequence, ...] = ()
     deletes: Deletes = Deletes.REMOVE
     ignore_delete: bool = False
+    ignore_preimages: bool = False
     name: str = "deduplicate"
 
     @property
@@ -141,8 +147,15 @@ class MergeRule:
 
     @property
     def takes_preimages(self) -> bool:
-        """Whether UPDATE_BEFORE rows have an effect."""
+        """Whether deletes, and UPDATE_BEFORE rows unless they are dropped, take their values back."""
         return self.deletes is Deletes.RETRACT and not self.ignore_delete
+
+    @property
+    def drops(self) -> tuple[RowKind, ...]:
+        """The kinds of rows that are dropped first."""
+        if self.ignore_delete:
+            return RowKind.UPDATE_BEFORE, RowKind.DELETE
+        return (RowKind.UPDATE_BEFORE,) if self.ignore_preimages else ()
 
     @property
     def buries(self) -> tuple[str, ...]:

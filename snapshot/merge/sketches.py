@@ -1,18 +1,20 @@
-"""Union of the HyperLogLog sketches that Spark's ``hll_sketch_agg`` creates (Apache DataSketches).
+"""Union of the sketches that Spark's ``hll_sketch_agg`` and ``theta_sketch_agg`` create (Apache DataSketches).
 
-The library is an optional dependency: only tables with ``aggregate-function=hll_sketch`` need it.
+The library is an optional dependency: only tables with such an aggregate function need it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 from duckdb.func import PythonUDFType
 
-UNITE = "unite_sketches"
-"""Name of the DuckDB function that returns the union of a list of sketches."""
+from snapshot.merge.merge_rules import Function
 
 
 def has_sketches() -> bool:
@@ -20,32 +22,60 @@ def has_sketches() -> bool:
     return find_spec("datasketches") is not None
 
 
+def unite(function: Function) -> str:
+    """Return the name of the DuckDB function that returns the union of a list of sketches."""
+    return f"unite_{function}"
+
+
 def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
-    """Register the function ``unite_sketches`` in a session's database, unless an earlier session has registered it."""
-    known = session.execute("SELECT count(*) FROM duckdb_functions() WHERE function_name = ?", [UNITE]).fetchall()
-    if known == [(0,)]:
-        session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type=PythonUDFType.ARROW)
+    """Register the functions of `unite` in a session's database, unless an earlier session has registered them."""
+    for function, united in _UNITED.items():
+        name = unite(function)
+        known = session.execute("SELECT count(*) FROM duckdb_functions() WHERE function_name = ?", [name]).fetchall()
+        if known == [(0,)]:
+            session.create_function(name, united, ["BLOB[]"], "BLOB", type=PythonUDFType.ARROW)
 
 
-def _unite(lists: pa.ChunkedArray) -> pa.Array:
+def _unite(function: Function, union: Callable[[list[bytes]], Any], lists: pa.ChunkedArray) -> pa.Array:
     """Return the union of the sketches in each list; the library handles one list at a time."""
-    return pa.array([_united(sketches) for sketches in lists.to_pylist()], pa.binary())
+    return pa.array([_united(function, union, sketches) for sketches in lists.to_pylist()], pa.binary())
 
 
-def _united(sketches: list[bytes] | None) -> bytes | None:
-    from datasketches import hll_sketch, hll_union, tgt_hll_type  # noqa: PLC0415 - an optional dependency
-
+def _united(function: Function, union: Callable[[list[bytes]], Any], sketches: list[bytes] | None) -> bytes | None:
     if not sketches:
         return None
     try:
-        read = [hll_sketch.deserialize(each) for each in sketches]
+        united = union(sketches)
     except (RuntimeError, ValueError, IndexError) as error:
-        msg = f"hll_sketch: a value of {max(map(len, sketches))} bytes or fewer is not an HLL sketch ({error})"
+        kind = {Function.HLL_SKETCH: "an HLL", Function.THETA_SKETCH: "a theta"}[function]
+        msg = f"{function}: a value of {max(map(len, sketches))} bytes or fewer is not {kind} sketch ({error})"
         raise ValueError(msg) from error
-    if len(read) == 1:
-        return sketches[0]
+    return sketches[0] if len(sketches) == 1 else bytes(united)
+
+
+def _hll(sketches: list[bytes]) -> Any:
+    from datasketches import hll_sketch, hll_union, tgt_hll_type  # noqa: PLC0415 - an optional dependency
+
+    read = [hll_sketch.deserialize(each) for each in sketches]
     # Use the lowest precision, as DataSketches' own unions do, so that the result does not depend on the order.
     union = hll_union(min(each.lg_config_k for each in read))
     for each in read:
         union.update(each)
-    return bytes(union.get_result(tgt_hll_type.HLL_8).serialize_compact())
+    return union.get_result(tgt_hll_type.HLL_8).serialize_compact()
+
+
+def _theta(sketches: list[bytes]) -> Any:
+    from datasketches import compact_theta_sketch, theta_union  # noqa: PLC0415 - an optional dependency
+
+    # One size for all, the library's own, so that the result does not depend on how sketches are divided into writes.
+    union = theta_union()
+    for each in sketches:
+        union.update(compact_theta_sketch.deserialize(each))
+    return union.get_result().serialize()
+
+
+_UNITED: Final[Mapping[Function, Callable[[pa.ChunkedArray], pa.Array]]] = {
+    function: partial(_unite, function, union)
+    for function, union in ((Function.HLL_SKETCH, _hll), (Function.THETA_SKETCH, _theta))
+}
+"""Kept as long as the process runs: DuckDB does not keep the functions of a session that was closed."""

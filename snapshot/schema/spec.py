@@ -26,6 +26,7 @@ SPEC_PROPERTY = "tablestore.spec"
 BUCKET_KEY = "bucket-key"
 """The option that names the bucket key of an append table."""
 ROWKIND_FIELD = "rowkind.field"
+IGNORE_PREIMAGES = "ignore-update-before"
 MERGE_ENGINE = "merge-engine"
 KEEPS_LAST = "deduplicate"
 _FORMAT = 1
@@ -154,6 +155,11 @@ class TableSpec:
     def merges(self) -> bool:
         """Whether a merge engine makes one row of several; otherwise the last row of a key is kept."""
         return self.properties.get(MERGE_ENGINE, KEEPS_LAST) != KEEPS_LAST
+
+    @cached_property
+    def ignores_preimages(self) -> bool:
+        """Whether the rows before updates are dropped from writes."""
+        return self.properties.get(IGNORE_PREIMAGES) == "true"
 
     @cached_property
     def defaults(self) -> dict[str, pa.Scalar]:

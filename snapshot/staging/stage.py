@@ -318,17 +318,14 @@ class Stager:
 
     def _admitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Drop or refuse deletes and preimages if the table's merge engine says so."""
-        if not (self.rule.ignore_delete or self.rule.why_refused):
-            return batch
-        kinds = batch.column(batch.schema.get_field_index(KIND))
-        gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
-        count = pc.sum(gone).as_py() or 0
-        if count == 0:
-            return batch
+        if self.rule.drops:
+            batch = batch.filter(pc.invert(_is_one_of(batch, self.rule.drops)))
         if self.rule.why_refused:
-            msg = f"{count} of {batch.num_rows} rows of a batch are deletes or preimages: {self.rule.why_refused}."
-            raise InvalidInputError(msg)
-        return batch.filter(pc.invert(gone))
+            count = pc.sum(_is_one_of(batch, (RowKind.UPDATE_BEFORE, RowKind.DELETE))).as_py() or 0
+            if count:
+                msg = f"{count} of {batch.num_rows} rows of a batch are deletes or preimages: {self.rule.why_refused}."
+                raise InvalidInputError(msg)
+        return batch
 
     def _resolved(
         self, batches: Iterable[pa.RecordBatch], files: BucketedChanges, schema: pa.Schema
@@ -407,6 +404,11 @@ def inserts(rows: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
     """Return rows of an append table as changes: the table's columns, then ``_kind``."""
     kinds = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), rows.num_rows)
     return pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=with_kind(spec.arrow))
+
+
+def _is_one_of(batch: pa.RecordBatch, kinds: tuple[RowKind, ...]) -> pa.Array:
+    """Return a mask of the rows of some kinds."""
+    return pc.is_in(batch.column(batch.schema.get_field_index(KIND)), pa.array(kinds, pa.int8()))
 
 
 def change_file_schema(spec: TableSpec) -> pa.Schema:

@@ -12,7 +12,7 @@ from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.schema.evolution import Change, evolved
 from snapshot.schema.spark_types import check_schema, visible, with_physical_names
-from snapshot.schema.spec import BUCKET_KEY, ROWKIND_FIELD, TableSpec
+from snapshot.schema.spec import BUCKET_KEY, IGNORE_PREIMAGES, ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
@@ -32,6 +32,7 @@ CHANGEABLE: Final = (
     "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
     "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
     "partition.expire-auto", "partition.expiration-", "consumer.expiration-time", "dynamic-partition-overwrite",
+    IGNORE_PREIMAGES,
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {

@@ -10,7 +10,7 @@ from typing import Any, Final
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
 from snapshot.schema.defaults import DEFAULT_VALUE, FIELDS
-from snapshot.schema.spec import KEEPS_LAST, MERGE_ENGINE, ROWKIND_FIELD
+from snapshot.schema.spec import IGNORE_PREIMAGES, KEEPS_LAST, MERGE_ENGINE, ROWKIND_FIELD
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
 
@@ -21,7 +21,6 @@ DISTINCT: Final = "distinct"
 IGNORE_RETRACT: Final = "ignore-retract"
 NESTED_KEY: Final = "nested-key"
 _NOT_HERE: Final[Mapping[str, str]] = {
-    "theta_sketch": "use 'hll_sketch', whose sketches can be united, too",
     **dict.fromkeys(
         ("rbm32", "rbm64", "roaring_bitmap"),
         "there are no bitmaps here; use 'collect' with distinct for the values, or 'hll_sketch' for their number",
@@ -141,6 +140,7 @@ class MergeOptions(Group):
         "sequence that arrives later than this is treated as new.",
     )
     ignore_delete: bool = option("ignore-delete", BOOLEAN, "false", "Ignore deletes and preimages in writes.")
+    ignore_preimages: bool = option(IGNORE_PREIMAGES, BOOLEAN, "false", "Ignore preimages in writes.")
     partial_remove: bool = option(
         PARTIAL_REMOVE,
         BOOLEAN,

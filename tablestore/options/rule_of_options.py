@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge import merge_rules
-from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
+from snapshot.merge.merge_rules import SKETCHES, ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.sketches import has_sketches
 from snapshot.schema.defaults import DEFAULT_VALUE, FIELDS, default_of
 from snapshot.schema.spec import ROWKIND_FIELD
@@ -74,7 +74,7 @@ _FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
     Function.COLLECT: (pa.types.is_list, "an ARRAY"),
     Function.MERGE_MAP: (pa.types.is_map, "a MAP"),
     Function.NESTED_UPDATE: (_has_rows, "an ARRAY of rows (STRUCT)"),
-    Function.HLL_SKETCH: (pa.types.is_binary, "BINARY"),
+    **dict.fromkeys(SKETCHES, (pa.types.is_binary, "BINARY")),
 }
 """The column types that a function accepts; functions that are not listed accept any type."""
 _TAKERS: Mapping[str, Sequence[Engine]] = {
@@ -125,7 +125,7 @@ class _Maker:
         self._check_columns()
         self._check_engine()
         options, name = self._options, self._options.engine.value
-        plain = MergeRule(ignore_delete=options.ignore_delete, name=name)
+        plain = MergeRule(ignore_delete=options.ignore_delete, ignore_preimages=options.ignore_preimages, name=name)
         descending = options.sort_order != ASCENDING
         ordered = merge_rules.Sequence(options.sequence_field, descending=descending)
         whole = (ordered,) if options.sequence_field else ()
@@ -224,9 +224,9 @@ class _Maker:
                 "another."
             )
             raise InvalidInputError(msg)
-        if function is Function.HLL_SKETCH and not has_sketches():
+        if function in SKETCHES and not has_sketches():
             msg = (
-                f"column '{column}': {AGGREGATE} 'hll_sketch' needs the package datasketches here and on executors: "
+                f"column '{column}': {AGGREGATE} '{function}' needs the package datasketches here and on executors: "
                 "pip install tablestore[sketches]."
             )
             raise InvalidInputError(msg)

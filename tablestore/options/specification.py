@@ -38,11 +38,18 @@ KAFKA: Final = "kafka."
 """Prefix of the options of the Kafka client."""
 
 
+CHANGELOG_PRODUCER: Final = "changelog-producer"
+
+
 class ChangelogProducer(StrEnum):
     """Whether writes look up the rows that they replace."""
 
     NONE = "none"
     LOOKUP = "lookup"
+
+
+LOOKED_UP_TOO: Final = ("full-compaction", "input")
+"""Further ways of Paimon to the changes of ``lookup``, which this program always makes with each write."""
 
 
 class ForeignRecords(StrEnum):
@@ -320,12 +327,13 @@ class TableOptions(Group):
         "have no bucket by default, and each file of a write goes to one partition.",
     )
     changelog_producer: ChangelogProducer = option(
-        "changelog-producer",
+        CHANGELOG_PRODUCER,
         choice(ChangelogProducer),
         "none",
         "`lookup`: each write looks up the rows it replaces, so change files and log contain inserts, updates with the "
         "previous row, and deletes with the deleted row; a write that changes nothing commits no snapshot. Concurrent "
-        "writers wait for each other. `none`: upserts and deletes as they were written.",
+        "writers wait for each other. `none`: upserts and deletes as they were written. Paimon's `full-compaction` and "
+        "`input` are taken for `lookup`, `input` only with a merge engine that keeps a row as it was written.",
     )
     consumer_expiration_ms: int | None = optional(
         "consumer.expiration-time",

@@ -10,14 +10,17 @@ from log_system.kafka.client.secrets import refuse_inline_secrets
 from log_system.kafka.option_checks import check_choices
 from snapshot.errors import InvalidInputError
 from snapshot.schema.defaults import DEFAULT_VALUE
-from snapshot.schema.spec import BUCKET_KEY
+from snapshot.schema.spec import BUCKET_KEY, KEEPS_LAST, MERGE_ENGINE
 from tablestore.options.declaration import OptionSpec
-from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
+from tablestore.options.merge_options import DELIMITER, Engine, MergeOptions, is_field_option
 from tablestore.options.specification import (
+    CHANGELOG_PRODUCER,
     KAFKA,
     KAFKA_SERVERS,
     LOG_SYSTEM,
+    LOOKED_UP_TOO,
     OPTIONS,
+    ChangelogProducer,
     CompactionOptions,
     ForeignRecords,
     KafkaOptions,
@@ -55,10 +58,6 @@ _FIXED_BUCKETS: Final = (
 _NOT_HERE: Final[Mapping[tuple[str, str], str]] = {
     ("bucket", "-1"): _FIXED_BUCKETS,
     ("bucket", "-2"): _FIXED_BUCKETS,
-    ("changelog-producer", "input"): "use 'none', whose changes are those that were written, or 'lookup', which adds "
-    "the rows that they replace",
-    ("changelog-producer", "full-compaction"): "use 'lookup', which produces the same changes with each write instead "
-    "of each compaction",
 }
 """Values of Paimon's that are not supported, with the reason and what to use instead."""
 
@@ -96,6 +95,7 @@ def parse_options(
     """
     given = {name: _text(name, value) for name, value in options.items()}
     _take_bucket_key(given, primary_key)
+    _take_producer(given)
     for name, value in given.items():
         _check_name(name)
         _check_value(name, value)
@@ -145,6 +145,26 @@ def _take_bucket_key(given: dict[str, str], primary_key: Sequence[str]) -> None:
         raise InvalidInputError(msg)
     if set(names) == set(primary_key):
         del given[BUCKET_KEY]
+
+
+def _take_producer(given: dict[str, str]) -> None:
+    """Replace Paimon's further ways to the changes of ``changelog-producer=lookup`` by that.
+
+    Raises:
+        InvalidInputError: it is ``input``, and the merge engine makes other rows of those of the input.
+    """
+    producer = given.get(CHANGELOG_PRODUCER, "").lower()
+    if producer not in LOOKED_UP_TOO:
+        return
+    engine = given.get(MERGE_ENGINE, KEEPS_LAST).lower()
+    if producer == "input" and engine in (Engine.PARTIAL_UPDATE, Engine.AGGREGATION):
+        msg = (
+            f"option '{CHANGELOG_PRODUCER}'='input' does not go with '{MERGE_ENGINE}'='{engine}': the changes would be "
+            "the rows before they are merged, which the table never has. Use 'lookup', whose changes are those of the "
+            "merged rows."
+        )
+        raise InvalidInputError(msg)
+    given[CHANGELOG_PRODUCER] = ChangelogProducer.LOOKUP
 
 
 def _check_value(name: str, text: str) -> None:

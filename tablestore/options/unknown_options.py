@@ -17,6 +17,7 @@ _PARTITIONS_OF_LOOKUPS: Final = "it says what SQL reads: give it there, in WITH,
 _COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
 _BLOBS: Final = "store the bytes in a BYTES column, or a path to them in a STRING column"
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
+_SKIPPED: Final = "leave it out: a read skips replaced and deleted rows by itself"
 _COMPRESSION: Final = "leave it out: files are compressed"
 
 _BUCKETS: Final = "use bucket, a fixed number: the bucket of a key is its partition in the log"
@@ -67,14 +68,13 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "add-column-before-partition": "use ALTER TABLE ... ADD column type AFTER another",
     "alter-column-null-to-not-null.disabled": "leave it out: a nullable column cannot become NOT NULL",
     "disable-explicit-type-casting": "leave it out: a column only gets a wider type",
-    "ignore-update-before": "use ignore-delete, which drops deletes and the rows before updates",
     "sink.writer-coordinator.enabled": "leave it out: a write looks up what it needs",
     "sort-spill-threshold": _MERGED_IN_WRITES,
     "changelog-producer.compaction-interval": "leave it out: changes are published with each write",
     "commit.force-compact": _COMPACTION,
     "consumer-id": _WHEN_READ,
     "continuous.discovery-interval": "use a trigger of the stream, or 'tablestore.trigger' in SQL",
-    "deletion-vectors.enabled": "leave it out: a read skips replaced and deleted rows by itself",
+    "deletion-vectors.enabled": _SKIPPED,
     "file.compression": _COMPRESSION,
     "file.format": _PARQUET,
     "full-compaction.delta-commits": _COMPACTION,
@@ -92,6 +92,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "scan.tag-name": _WHEN_READ,
     "scan.timestamp": _WHEN_READ,
     "scan.timestamp-millis": _WHEN_READ,
+    "streaming-read-overwrite": "leave it out: streams read what an overwrite replaces and adds",
     "streaming-read-mode": "leave it out: streams read the log, or the table's files if it has none",
     "target-file-size": "use write.target-file-size",
     "write-buffer-size": _MERGED_IN_WRITES,
@@ -100,6 +101,35 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "write-only": "use compaction.auto=false and snapshot.expire-auto=false",
 }
 """Names of Paimon's options, and of those of other kinds of table."""
+_FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
+    ("sink.",): "this is an option of a connector's table; writes of this store are exactly-once by themselves",
+    ("lookup.",): _LOOKUPS,
+    ("file-index.", "global-index.", "vector-", "full-text-index.", "scalar-index.", "pk-"): _NO_INDEX,
+    ("manifest", "metadata.stats"): "leave it out: there are no manifests, and files have statistics",
+    ("deletion-vector",): _SKIPPED,
+    ("blob",): _BLOBS,
+    ("tag.",): "create tags when your program says: tags.create(), or CALL sys.create_tag in SQL",
+    ("record-level.",): "delete old rows, or their partitions by partition.expiration-time",
+    ("branch", "chain-table.", "scan.fallback", "scan.primary-branch"): "there are no branches: copy the table",
+    ("partition.mark-done", "partition.idle-time", "partition.end-input", "metastore.", "commit.callback"): (
+        "leave it out: other programs learn of commits from the log, or from a stream of the table"
+    ),
+    ("clustering.", "sort-compaction.", "zorder."): "leave it out: rows are not ordered by columns outside the key",
+    ("compaction.", "full-compaction.", "lookup-compact", "num-levels", "precommit-compact"): _COMPACTION,
+    ("materialized-table.",): "there are none: a continuous INSERT INTO a table keeps it up to date",
+    ("data-evolution.", "row-tracking."): "leave it out: columns are added and renamed without rewriting files",
+    ("force-lookup", "lookup-wait", "delete.force"): "leave it out: a write looks up what it needs",
+    ("commit.",): "leave it out: a write that meets another one tries again by itself",
+    ("postpone.", "dynamic-bucket.", "cross-partition-upsert."): _BUCKETS,
+    ("scan.", "source.", "incremental-", "consumer.", "stream-scan-mode", "batch-scan-mode"): _WHEN_READ,
+    ("file.", "file-", "data-file.", "changelog-file.", "parquet.", "orc.", "avro.", "page-size", "cache-page-size"): (
+        _PARQUET
+    ),
+    ("write-buffer-", "write.batch-", "read.batch-", "sort-", "spill-", "local-sort.", "local-merge-"): (
+        "leave it out: memory and batches are not set by table"
+    ),
+}
+"""What to use instead of options whose names begin so."""
 
 
 def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
@@ -119,15 +149,14 @@ def refuse_unknown_option(name: str, known: Collection[str], table: str = "") ->
     elif name.startswith("properties."):
         inner = name.removeprefix("properties.")
         hint = f"this is the name in a Kafka connector's table; use {KAFKA}{inner}"
-    elif name.startswith("sink."):
-        hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
-    elif name.startswith("lookup."):
-        hint = _LOOKUPS
-    elif name.startswith("file-index."):
-        hint = _NO_INDEX
     else:
-        near = did_you_mean(name, known) or nearest_client_option(name)
-        msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."
-        raise InvalidInputError(msg)
+        near = did_you_mean(name, known)
+        family = next((why for words, why in _FAMILIES.items() if name.startswith(words)), "")
+        of_family = f"'{name.partition('.')[0]}." in near
+        if not family or of_family:
+            near = near or nearest_client_option(name)
+            msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."
+            raise InvalidInputError(msg)
+        hint = family
     msg = f"{start}: {hint}."
     raise InvalidInputError(msg)

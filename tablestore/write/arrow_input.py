@@ -83,7 +83,7 @@ def marks_in(names: Sequence[str], spec: TableSpec) -> KindMarks | None:
     if not spec.rowkind_field:
         return None
     # As in Paimon, whose rows of an update need not have the same key.
-    before = RowKind.UPDATE_BEFORE if spec.merges else RowKind.DELETE
+    before = RowKind.UPDATE_BEFORE if spec.merges or spec.ignores_preimages else RowKind.DELETE
     return KindMarks(spec.rowkind_field, SIGNS, UNKNOWN_SIGN, before)
 
 

@@ -196,8 +196,6 @@ def test_o23_o24_a_missing_required_option_is_named(missing: str) -> None:
     ("name", "value", "reason"),
     [
         ("bucket", "-1", "its partition in the log, where its changes are in order"),
-        ("changelog-producer", "input", "use 'none', whose changes are those that were written"),
-        ("changelog-producer", "Full-Compaction", "use 'lookup', which produces the same changes"),
     ],
 )
 def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, reason: str) -> None:
@@ -205,6 +203,22 @@ def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, r
 
     assert f"'{name}'" in message
     assert reason in message
+
+
+def test_other_ways_to_changes_with_the_rows_before_are_lookup() -> None:
+    """Except of rows that are merged: their log would have what the table never has."""
+    for producer in ("input", "Full-Compaction", "lookup"):
+        for engine in ("deduplicate", "first-row"):
+            made = parse_options({"changelog-producer": producer, "merge-engine": engine}, primary_key=["a"])
+            assert made.looks_up
+            assert made.to_properties()["changelog-producer"] == "lookup"
+        with pytest.raises(InvalidInputError, match="needs a primary key"):
+            parse_options({"changelog-producer": producer}, primary_key=[])
+    for engine in ("partial-update", "Aggregation"):
+        assert parse_options({"changelog-producer": "full-compaction", "merge-engine": engine}, primary_key=["a"])
+        message = refusal({"changelog-producer": "input", "merge-engine": engine}, key=("a",))
+        assert f"does not go with 'merge-engine'='{engine.lower()}'" in message
+        assert "Use 'lookup'" in message
 
 
 def test_a_bucket_key_has_columns_of_the_primary_key_where_there_is_one() -> None:
@@ -230,8 +244,13 @@ def test_a_bucket_key_has_columns_of_the_primary_key_where_there_is_one() -> Non
         ("connector", "log.system=kafka"),
         ("scan.startup.mode", "scan_mode"),
         ("sink.parallelism", "connector"),
-        ("ignore-update-before", "use ignore-delete"),
         ("changelog-producer.row-deduplicate", "leave it out: a row that changes nothing"),
+        ("tag.automatic-creation", "create tags when your program says"),
+        ("manifest.target-file-size", "leave it out: there are no manifests"),
+        ("scan.fallback-branch", "there are no branches"),
+        ("record-level.expire-time", "partition.expiration-time"),
+        ("parquet.enable.dictionary", "leave it out: files are Parquet"),
+        ("streaming-read-overwrite", "leave it out: streams read what an overwrite replaces"),
         ("zzz", "docs/reference/options.md"),
     ],
 )

@@ -456,17 +456,20 @@ def test_options_are_kept_with_the_table(tmp_path: Path) -> None:
     assert {name: kept.spec.properties[name] for name in case.options} == case.options
 
 
-def test_sketches_are_united_whatever_the_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["hll", "theta"])
+def test_sketches_are_united_whatever_the_order(tmp_path: Path, kind: str) -> None:
     sketches = pytest.importorskip("datasketches")
+    is_hll = kind == "hll"
+    read = sketches.hll_sketch.deserialize if is_hll else sketches.compact_theta_sketch.deserialize
 
     def sketch(numbers: range, size: int = 12) -> bytes:
-        made = sketches.hll_sketch(size)
+        made = sketches.hll_sketch(size) if is_hll else sketches.update_theta_sketch(size)
         for number in numbers:
             made.update(number)
-        return bytes(made.serialize_updatable())
+        return bytes(made.serialize_updatable() if is_hll else made.compact().serialize())
 
     schema = StructType().add("id", "long").add("u", "binary")
-    options = {"merge-engine": "aggregation", "fields.u.aggregate-function": "hll_sketch"}
+    options = {"merge-engine": "aggregation", "fields.u.aggregate-function": f"{kind}_sketch"}
     parts = [sketch(range(900)), sketch(range(500, 2000)), sketch(range(10)), sketch(range(5)), None]
     estimates: list[list[float]] = []
     for batches in ([parts], [parts[3:], parts[1:3], parts[:1]]):
@@ -477,8 +480,8 @@ def test_sketches_are_united_whatever_the_order(tmp_path: Path) -> None:
         for batch in batches:
             write(table, [(UPSERT, {"id": key, "u": u}) for u in batch for key in (1, 2) if key == 1 or u in parts[2:]])
         held = [rows_of(table)[key]["u"] for key in (1, 2)]
-        estimates.append([sketches.hll_sketch.deserialize(each).get_estimate() for each in held])
-        with pytest.raises(InvalidInputError, match=r"hll_sketch: .* is not an HLL sketch"):
+        estimates.append([read(each).get_estimate() for each in held])
+        with pytest.raises(InvalidInputError, match=rf"{kind}_sketch: .* is not an? (HLL|theta) sketch"):
             write(table, [(UPSERT, {"id": 3, "u": b"abc"})])
     assert estimates[0] == pytest.approx(estimates[1])
     assert estimates[0] == pytest.approx([2000, 10], rel=0.03)

@@ -283,7 +283,7 @@ def test_every_door_of_spark_looks_up(spark: Any, tmp_path: Path) -> None:
         ),
         ({"log.changelog-mode": "all"}, ["id"], "leave it out: the log contains every change"),
         ({"log.key.format": "json"}, ["id"], "leave it out: the key of a record is always JSON"),
-        ({"changelog-producer": "input"}, ["id"], "is not supported: use 'none', .* or 'lookup'"),
+        ({"changelog-producer": "input"}, ["id"], "needs log.format='arrow' or 'debezium-json'"),
         ({"log.compacted": "true", "log.format": "debezium-json"}, ["id"], "has no null value"),
     ],
 )

@@ -76,6 +76,30 @@ def test_a_row_before_an_update_leaves_a_partial_update(spark: SparkSession, tmp
     assert sorted(map(tuple, table.read().collect())) == [(1, "a", "+I"), (3, "c", "+I")]
 
 
+SUM = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("options", "left"), [({}, {1: 4, 2: 2}), (SUM, {1: 6, 2: 2, 3: 0})])
+def test_rows_before_updates_may_be_ignored(
+    spark: SparkSession, tmp_path: Path, way: str, options: dict[str, str], left: dict[int, int]
+) -> None:
+    """The rows before updates alone, by whatever column says so: deletes still remove a row, or what it adds up to."""
+    options = {"rowkind.field": "kind", "ignore-update-before": "true", **options}
+    table = TableStore.create(spark, tmp_path / "t", "k int, v int, kind string", primary_key=["k"], options=options)
+    for rows in ([(1, 2, "+I"), (2, 2, "+I"), (3, 3, "+I")], [(1, 4, "+U"), (2, 2, "-U"), (3, 3, "-D")]):
+        WAYS[way](table, spark.createDataFrame(rows, table.schema))
+    assert {row.k: row.v for row in table.read().collect()} == left
+
+
+def test_rows_before_updates_may_be_ignored_from_some_time_on(spark: SparkSession, table: TableStore) -> None:
+    table.write(spark.createDataFrame(FIRST, COLUMNS))
+    table.write(spark.createDataFrame([(1, "a", "-U")], COLUMNS))
+    table.alter.set_options({"ignore-update-before": True})
+    table.write(spark.createDataFrame([(2, "b", "-U"), (3, None, "-D")], COLUMNS))
+    assert sorted(map(tuple, table.read().collect())) == [(2, "b", "+U")]
+
+
 def test_a_change_type_comes_first_and_verbs_are_as_ever(spark: SparkSession, table: TableStore) -> None:
     table.write(spark.createDataFrame([*FIRST, (4, "d", "+I")], COLUMNS))
     table.write(spark.createDataFrame([(1, "e", "-D", "insert")], f"{COLUMNS}, _change_type string"))
