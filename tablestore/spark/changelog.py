@@ -33,7 +33,12 @@ def _numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
 
 
 def changelog(
-    records: DataFrame, schema: StructType, primary_key: Sequence[str], *, carried: Sequence[str] = ()
+    records: DataFrame,
+    schema: StructType,
+    primary_key: Sequence[str],
+    *,
+    carried: Sequence[str] = (),
+    unknown: bool = False,
 ) -> DataFrame:
     """Turn upserts and deletes into inserts, updates with the rows before them, and deletes with their rows.
 
@@ -43,6 +48,8 @@ def changelog(
         schema: the rows' columns.
         primary_key: the key columns.
         carried: columns that are copied to each change of a record and ignored when rows are compared.
+        unknown: whether there may be rows that came before the records. Then the delete of a key without a record
+            before it is passed on; otherwise there is nothing to delete.
 
     Returns:
         A frame with the columns of ``schema``, ``_change_type`` and ``carried``. The query must run in output mode
@@ -69,6 +76,8 @@ def changelog(
         .when(lives & ~same, F.array(_change(RowKind.UPDATE_BEFORE, old), _change(RowKind.UPDATE_AFTER, new)))
         .when(~lives & lived, F.array(_change(RowKind.DELETE, old)))
     )
+    if unknown:
+        emitted = emitted.when(~lives & old.isNull(), F.array(_change(RowKind.DELETE, new)))
     changes = pairs.select(
         *by_number.values(),
         *[new[name].alias(name) for name in carried],

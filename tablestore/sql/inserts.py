@@ -69,7 +69,7 @@ from tablestore.sql.parser.statements import (
 )
 from tablestore.sql.parser.types import PRECISION_MAX, TIME, FlinkType, of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
-from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
+from tablestore.sql.queries.continuous_query import Plan, allowed, check_replaced, plan_into, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
 from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
@@ -333,7 +333,7 @@ def needs_preimages(table: TableStore, name: str) -> bool:
     rule = merge_rule(table.options.merge, arrow_schema(table.schema), table.primary_key, table.partition_by)
     if rule.takes_preimages and not rule.why_refused:
         return True
-    if rule.adds_up and not rule.ignore_delete:
+    if rule.adds_up and not rule.drops:
         why = rule.why_refused or f"a delete removes the row of its key ({AGGREGATION_REMOVE})"
         msg = (
             f"Table sink '{name}' doesn't support consuming update changes, which this query makes: the table would "
@@ -356,6 +356,11 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
     merges = preimages
+    # `aligned` reports a wrong number of columns.
+    places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
+    key = tuple(place for place in places if place < len(found.names))
+    if found.blind and (made.primary_key or is_changelog(made)):
+        check_replaced(found, made.name, key, takes_back=merges or is_changelog(made))
     if not found.grows and is_changelog(made):
         if not made.primary_key:
             return Plan(found.changes(), UPDATE, chained=True, changes=True)
@@ -367,9 +372,6 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
             "a 'kafka' table with a changelog format, such as 'debezium-json'."
         )
         raise InvalidInputError(msg)
-    # `aligned` reports a wrong number of columns.
-    places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
-    key = tuple(place for place in places if place < len(found.names))
     if merges and found.every is not None:
         # What rows add up to must not depend on which changes are in one micro-batch, even if two insert the same key.
         return Plan(found.every(), UPDATE, chained=True, changes=True)

@@ -57,7 +57,7 @@ from tablestore.sql.parser.statements import (
     Update,
 )
 from tablestore.sql.procedures import call
-from tablestore.sql.queries.batch_query import batch_frame, open_table
+from tablestore.sql.queries.batch_query import batch_frame, open_table, shape_of
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan
 from tablestore.table.store import TableStore
 
@@ -157,9 +157,9 @@ class Catalog:
             case ShowPartitions():
                 return show_partitions(self._scope, statement)
             case ShowCreate():
-                return show.show_create(self._scope, statement)
+                return show.show_create(shape_of(self._scope, statement.name), statement)
             case Describe():
-                return show.describe(self._scope, statement)
+                return show.describe(shape_of(self._scope, statement.name), statement)
 
     def _define(self, statement: execute_ddl.Definer) -> Result:
         scope = self._scope

@@ -69,8 +69,14 @@ def test_a_hint_reads_an_old_snapshot_of_a_store_table(catalog: Catalog) -> None
     assert rows(catalog, f"SELECT n.v FROM s AS n JOIN s /*+ OPTIONS('snapshot' = '{first}') */ AS o ON n.k = o.k") == [
         (2,)
     ]
-    with pytest.raises(InvalidInputError, match="the rows that later changes replace would be missing"):
-        catalog.sql("SELECT * FROM s /*+ OPTIONS('scan-mode' = 'latest') */")
+
+
+def test_a_query_of_an_eventual_log_begins_with_the_rows(catalog: Catalog, wire: Wire) -> None:
+    log = f"'log.system' = 'kafka', 'kafka.bootstrap.servers' = '{wire.servers}', 'kafka.topic' = 'eventually'"
+    catalog.sql(f"CREATE TABLE e (k INT PRIMARY KEY NOT ENFORCED) WITH ({log}, 'log.consistency' = 'eventual')")
+    with pytest.raises(InvalidInputError, match=r"the rows that later changes replace .* after e\$audit_log"):
+        catalog.sql("SELECT * FROM e /*+ OPTIONS('scan-mode' = 'latest') */")
+    catalog.sql("DROP TABLE e")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_a_hint_reads_an_old_snapshot_of_a_store_table(catalog: Catalog) -> None
         ("'scan.mode' = 'from-snapshot', 'scan.snapshot-id' = '{first}'", [1], [1, 2, 3]),
         ("'scan.timestamp-millis' = '{second_ms}'", [1, 2], [2, 3]),
         ("'scan.mode' = 'default', 'scan.tag-name' = 'early'", [1], [2, 3]),
-        ("'scan.mode' = 'latest-full'", [1, 2], [1, 2, 3]),
+        ("'scan.mode' = 'latest-full', 'scan.parallelism' = '4'", [1, 2], [1, 2, 3]),
         ("'scan.mode' = 'full'", [1, 2], [1, 2, 3]),
         ("'scan.mode' = 'latest'", [1, 2], [3]),
         ("'scan-mode' = 'latest'", [1, 2], [3]),

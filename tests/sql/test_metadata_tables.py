@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from snapshot.errors import NotFoundError
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -79,6 +80,16 @@ def test_files_partitions_and_buckets_count_records(catalog: Catalog) -> None:
     assert rows(catalog, f"{total} t$buckets") == rows(catalog, f"{total} t$files")
     catalog.sql("CREATE TABLE a (v INT); INSERT INTO a VALUES (1)")
     assert rows(catalog, "SELECT level, record_count FROM a$files") == [(0, 1)]
+
+
+def test_metadata_tables_are_described(catalog: Catalog) -> None:
+    described = catalog.sql("DESC t$audit_log").rows
+    assert [row[:2] for row in described] == [("rowkind", "STRING"), ("k", "INT"), ("p", "INT"), ("v", "STRING"), ("w", "BIGINT")]  # fmt: skip  # noqa: E501
+    assert ("delta_record_count", "BIGINT", "TRUE", "", "", "") in catalog.sql("DESCRIBE t$snapshots").rows
+    ((statement,),) = catalog.sql("SHOW CREATE TABLE t$schemas").rows
+    assert statement.startswith(("CREATE TABLE `t$schemas` (", "CREATE TABLE t$schemas ("))
+    with pytest.raises(NotFoundError, match="'t\\$manifests'"):
+        catalog.sql("DESC t$manifests")
 
 
 def test_options_tags_and_consumers(catalog: Catalog) -> None:

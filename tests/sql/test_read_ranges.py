@@ -154,10 +154,109 @@ def test_a_stream_of_changes_begins_where_a_hint_says(catalog: Catalog) -> None:
         )
         assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert sorted(came) == [("+I", 3, "c"), ("-D", 1, "b")]
-    with pytest.raises(InvalidInputError, match=r"Put the hint after t\$audit_log, the changes as rows"):
-        catalog.sql("SELECT * FROM t /*+ OPTIONS('scan.mode' = 'latest') */")
     with pytest.raises(InvalidInputError, match="'incremental-between' is not one of a streaming read"):
         catalog.sql("SELECT * FROM t /*+ OPTIONS('incremental-between' = '1,2') */")
+
+
+def shown(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:
+    """Return what a continuous SELECT shows of what is there."""
+    came: list[tuple[Any, ...]] = []
+    query = catalog.follow(catalog.sql(text), lambda frame, _: came.extend(map(tuple, frame.collect())))
+    assert query.awaitTermination(int(PATIENCE_SECONDS))
+    return came
+
+
+def test_a_query_of_a_table_with_a_key_begins_where_a_hint_says(catalog: Catalog) -> None:
+    """Its changes replace and delete rows that it has not read."""
+    ids = [each for each, _ in history(catalog, "WITH ('changelog-producer' = 'full-compaction')")]
+    before, after, gone, came = ("update_preimage", "update_postimage", "delete", "insert")
+    select = "SELECT k, v FROM t /*+ OPTIONS({}) */".format
+    assert shown(catalog, select(f"'scan.snapshot-id' = '{ids[-2]}'")) == [(1, "b", gone), (3, "c", came)]
+    assert shown(catalog, select("'scan.mode' = 'latest'")) == []
+    every = [(1, "a", came), (1, "a", before), (1, "b", after), (2, "b", came), (1, "b", gone), (3, "c", came)]
+    all_of_them = select("'scan.timestamp-millis' = '0'")
+    assert shown(catalog, all_of_them) == every
+    assert shown(catalog, f"{all_of_them} WHERE v = 'b'") == every[2:5]
+
+
+@pytest.mark.parametrize("producer", ["lookup", "input"])
+def test_a_copy_of_a_table_with_a_key_is_continued_from_a_snapshot(catalog: Catalog, producer: str) -> None:
+    """Rows that leave the filter, or are deleted, leave the copy, also those that were there before."""
+    catalog.sql(
+        f"CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('changelog-producer' = '{producer}')"
+    )
+    catalog.sql("CREATE TABLE copy (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE sums (p INT, n INT, PRIMARY KEY (p) NOT ENFORCED) WITH ('merge-engine' = 'aggregation', 'fields.n.aggregate-function' = 'sum')")  # fmt: skip  # noqa: E501
+    catalog.sql("INSERT INTO s VALUES (1, 1), (2, 2), (3, 3), (4, 4)")
+    ((first,),) = rows(catalog, "SELECT MAX(snapshot_id) FROM s$snapshots")
+    catalog.sql(f"{BATCH}; INSERT INTO copy SELECT * FROM s; INSERT INTO sums SELECT k % 2, v FROM s; {STREAMING}")
+    catalog.sql("INSERT INTO s VALUES (1, -1), (2, 20), (5, 5), (6, -6); DELETE FROM s WHERE k = 3")
+    hint = f"s /*+ OPTIONS('scan.mode' = 'from-snapshot', 'scan.snapshot-id' = '{first + 1}') */"
+    finish(catalog, f"INSERT INTO copy SELECT k, v FROM {hint} WHERE v > 0")
+    finish(catalog, f"INSERT INTO sums SELECT k % 2, v FROM {hint} UNION ALL SELECT k, v FROM {hint} WHERE k < 0")
+    assert rows(catalog, "SELECT * FROM copy") == [(2, 20), (4, 4), (5, 5)]
+    assert rows(catalog, "SELECT * FROM sums") == rows(catalog, "SELECT k % 2, CAST(SUM(v) AS INT) FROM s GROUP BY k % 2")  # fmt: skip  # noqa: E501
+
+
+def test_a_copy_is_continued_without_the_rows_before_changes(catalog: Catalog) -> None:
+    """Deletes of rows that the query has not read are passed on; what needs those rows is refused."""
+    for name in ("s", "copy", "byv"):
+        catalog.sql(f"CREATE TABLE {name} (k INT, v INT, PRIMARY KEY ({'v, ' * (name == 'byv')}k) NOT ENFORCED)")
+    catalog.sql("INSERT INTO s VALUES (1, 1), (2, 2), (3, 3)")
+    ((first,),) = rows(catalog, "SELECT MAX(snapshot_id) FROM s$snapshots")
+    catalog.sql(f"{BATCH}; INSERT INTO copy SELECT * FROM s; {STREAMING}")
+    catalog.sql("INSERT INTO s VALUES (2, 20), (4, 4); DELETE FROM s WHERE k = 3; DELETE FROM s WHERE k = 4")
+    hint = f"s /*+ OPTIONS('scan.snapshot-id' = '{first + 1}') */"
+    finish(catalog, f"INSERT INTO copy SELECT k, v FROM {hint}")
+    assert rows(catalog, "SELECT * FROM copy") == [(1, 1), (2, 20)]
+    catalog.sql("INSERT INTO s VALUES (2, 21), (3, 33); DELETE FROM s WHERE k = 1")
+    finish(catalog, f"INSERT INTO copy SELECT k, v FROM {hint}")
+    assert rows(catalog, "SELECT * FROM copy") == rows(catalog, "SELECT * FROM s") == [(2, 21), (3, 33)]
+    assert sorted(shown(catalog, f"SELECT * FROM {hint}")) == [
+        (1, None, "delete"), (2, 21, "insert"), (3, 33, "insert"), (4, None, "delete")
+    ]  # fmt: skip
+    catalog.sql("CREATE TABLE sums (v INT, n INT, PRIMARY KEY (v) NOT ENFORCED) WITH ('merge-engine' = 'aggregation', 'fields.n.aggregate-function' = 'sum')")  # fmt: skip  # noqa: E501
+    for text, reason in (
+        (f"SELECT * FROM {hint} WHERE v > 1", "WHERE over 's .*', which begins in the middle"),
+        (f"INSERT INTO byv SELECT k, v FROM {hint}", "and the table has another key than the changes"),
+        (f"INSERT INTO sums SELECT k, v FROM {hint}", "and the table takes back the rows that changes replace"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"{reason}.*create the table with 'changelog-producer' = 'lookup'"):
+            catalog.sql(text)
+
+
+def test_a_consumer_of_a_table_with_a_key_goes_on_where_it_was(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('changelog-producer' = 'lookup')")
+    catalog.sql("CREATE TABLE a LIKE s; CREATE TABLE b LIKE s; INSERT INTO s VALUES (1, 1)")
+    select = "SELECT * FROM s /*+ OPTIONS('consumer-id' = 'me') */"
+    finish(catalog, f"INSERT INTO a {select}")
+    catalog.sql("INSERT INTO s VALUES (2, 2)")
+    finish(catalog, f"INSERT INTO b {select}")
+    assert rows(catalog, "SELECT * FROM a") == [(1, 1)]
+    assert (2, 2) in rows(catalog, "SELECT * FROM b")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("SELECT v, COUNT(*) FROM {} GROUP BY v", "an aggregate"),
+        ("SELECT DISTINCT v FROM {}", "DISTINCT"),
+        ("SELECT k FROM {} UNION SELECT k FROM n", "UNION without ALL"),
+        ("SELECT a.k FROM {} AS a JOIN n ON a.k = n.k", "a join"),
+        ("SELECT n.k FROM n JOIN (SELECT k FROM {} UNION ALL SELECT k FROM n) AS a ON a.k = n.k", "a join"),
+        ("SELECT * FROM {} ORDER BY v LIMIT 3", "Top-N"),
+        (
+            "SELECT k FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY v ORDER BY k) AS n FROM {}) AS r WHERE n = 1",
+            "Top-N",
+        ),
+        ("SELECT COUNT(*) FROM later", "an aggregate"),
+    ],
+)
+def test_operators_with_state_need_the_rows_before(catalog: Catalog, text: str, what: str) -> None:
+    catalog.sql("CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('changelog-producer' = 'lookup')")
+    catalog.sql("CREATE TABLE n LIKE s; CREATE VIEW later AS SELECT k FROM s /*+ OPTIONS('scan.mode' = 'latest') */")
+    with pytest.raises(InvalidInputError, match=rf"{what} over 's .*', which begins in the middle, is not supported"):
+        catalog.sql(text.format("s /*+ OPTIONS('scan.mode' = 'latest') */"))
 
 
 def test_a_batch_query_of_changes_may_read_one_snapshot(catalog: Catalog) -> None:
@@ -230,7 +329,7 @@ def test_a_table_says_which_of_its_partitions_are_looked_up(catalog: Catalog) ->
 def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE o (k INT, p AS PROCTIME()); CREATE TABLE d (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
     catalog.sql("CREATE TABLE r (k INT, v INT); INSERT INTO o VALUES (1), (2); INSERT INTO d VALUES (1, 10)")
-    hint = "OPTIONS('lookup.async' = 'true', 'lookup.async-thread-number' = '4')"
+    hint = "OPTIONS('lookup.async' = 'true', 'lookup.async-thread-number' = '4', 'scan.snapshot-id' = '1')"
     joined = f"SELECT o.k, d.v FROM o LEFT JOIN d /*+ {hint} */ FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
     for query in catalog.sql(f"INSERT INTO r {joined}").queries:
         assert query.awaitTermination(int(PATIENCE_SECONDS))

@@ -52,10 +52,12 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
-    "consumer.expiration-time": "",
+    **dict.fromkeys(("consumer.expiration-time", "continuous.discovery-interval", "scan.parallelism"), ""),
     DYNAMIC_PARTITION: PARTITIONS,
 }
 """Options of Paimon, and what they are here; empty for one that changes nothing in a query."""
+_POINTS: Final = frozenset(key for key, own in _PAIMON.items() if own != PARTITIONS)
+"""Those that say which snapshot is read, or where a stream begins."""
 _PAIMON_MODES: Final = {
     "default": "",
     "full": "full",
@@ -161,8 +163,11 @@ def _check_lookups(select: exp.Select) -> None:
 
 
 def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) -> None:
-    is_current = all(is_reading(key) for key, _ in options)
-    if table.name in own or (table.args.get("version") is not None and not is_current):
+    is_looked_up = table.args.get("version") is not None
+    if is_looked_up:
+        # As in Paimon, the current rows are looked up, whatever the hint says of a snapshot.
+        options = tuple(pair for pair in options if pair[0] not in _POINTS)
+    if table.name in own or (is_looked_up and not all(is_reading(key) for key, _ in options)):
         what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
         msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
         raise InvalidInputError(msg)
@@ -346,12 +351,12 @@ def range_read(definition: Definition) -> ReadRange | None:
         raise InvalidInputError(msg) from error
 
 
-def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, Any]:
+def stream_read(definition: Definition, *, anywhere: bool = False) -> dict[str, Any]:
     """Return the arguments of ``TableStore.read_stream`` that a hint sets.
 
     Args:
         definition: the table.
-        changes: whether the query reads the changes as rows that are only added.
+        anywhere: whether the stream of a table with a key may begin with changes of rows that it never had.
 
     Raises:
         InvalidInputError: the hint has options that a stream of the table does not take.
@@ -371,15 +376,26 @@ def stream_read(definition: Definition, *, changes: bool = False) -> dict[str, A
         raise InvalidInputError(msg)
     for name in arguments.keys() & set(_BATCH):
         arguments.setdefault("scan_mode", f"from-{name}")
-    late = [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
-    if definition.made.primary_key and late and not changes:
+    late = _late(definition)
+    if definition.made.primary_key and late and not anywhere:
         msg = (
             f"'{definition.name}': option '{late[0]}' is not supported in a continuous query of a table with a PRIMARY "
-            "KEY: the rows that later changes replace would be missing. Put the hint after "
-            f"{definition.made.name.partition(' ')[0]}$audit_log, the changes as rows, or read the table in batch mode."
+            "KEY and log.consistency='eventual': the rows that later changes replace would be missing. Put the hint "
+            f"after {definition.made.name.partition(' ')[0]}$audit_log, the changes as rows, or read the table in "
+            "batch mode."
         )
         raise InvalidInputError(msg)
     return arguments
+
+
+def since(definition: Definition) -> str:
+    """Return the table, with its hint, if a hint says that its stream begins with later changes; else empty."""
+    return definition.name if _late(definition) else ""
+
+
+def _late(definition: Definition) -> list[str]:
+    """Return the options of a hint that may begin a stream with later changes than those of the first rows."""
+    return [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
 
 
 def adds_replaced(definition: Definition) -> bool:

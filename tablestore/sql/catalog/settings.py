@@ -59,6 +59,13 @@ _OF_FLINK: Final[Mapping[str, str]] = {
     "jobmanager": "there is no Flink cluster; Spark has 'spark.*'.",
     "taskmanager": "there is no Flink cluster; Spark has 'spark.*'.",
 }
+_AS_HERE: Final[Mapping[str, str]] = {
+    "table.exec.sink.upsert-materialize": "none",
+    "table.exec.sink.not-null-enforcer": "error",
+    "table.exec.sink.type-length-enforcer": "ignore",
+    "execution.checkpointing.mode": "exactly_once",
+}
+"""Values of Flink's settings that say what is always so here: they are accepted, and change nothing."""
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
 
 
@@ -121,7 +128,7 @@ class Settings:
         Raises:
             InvalidInputError: there is no such setting, or it does not accept this value.
         """
-        if not key.startswith(SPARK):
+        if not key.startswith(SPARK) and _AS_HERE.get(key) != value.lower():
             _SETTINGS[self._known(key)].parse(value, what="SET")
 
     def set(self, key: str, value: str) -> None:
@@ -134,7 +141,7 @@ class Settings:
         Returns:
             The names of the settings that had been set.
         """
-        if key is not None and not key.startswith(SPARK):
+        if key is not None and not key.startswith(SPARK) and key not in _AS_HERE:
             self._known(key)
         names = tuple(self._given) if key is None else tuple(name for name in (key,) if name in self._given)
         for name in names:

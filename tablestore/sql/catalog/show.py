@@ -1,4 +1,4 @@
-"""Runs ``SHOW`` and ``DESCRIBE``; none of it needs Spark."""
+"""Runs ``SHOW`` and ``DESCRIBE``, without Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql.catalog.binding import connector_of
-from tablestore.sql.catalog.definitions import Definition
+from tablestore.sql.catalog.definitions import Definition, Made
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.render import render
@@ -32,18 +32,16 @@ def show_tables(scope: Scope, shown: ShowTables) -> Result:
     return Result(shown, columns=("name", "kind"), rows=tuple((each.name, kind_of(each)) for each in found))
 
 
-def show_create(scope: Scope, shown: ShowCreate) -> Result:
+def show_create(made: Made, shown: ShowCreate) -> Result:
     """Return the statement that creates a table or view, with credentials masked."""
-    made = scope.definition(shown.name).made
     if shown.is_view is isinstance(made, CreateTable):
         msg = f"'{shown.name}' is a {'table' if shown.is_view else 'view'}."
         raise InvalidInputError(msg)
     return Result(shown, columns=("statement",), rows=((render(made),),))
 
 
-def describe(scope: Scope, described: Describe) -> Result:
+def describe(made: Made, described: Describe) -> Result:
     """List the columns of a table, as Flink does, with their comments if any has one; for a view, its statement."""
-    made = scope.definition(described.name).made
     if isinstance(made, CreateView):
         return Result(described, columns=("view",), rows=((render(replace(made)),),))
     rows = tuple(_described(made, column) for column in made.columns)

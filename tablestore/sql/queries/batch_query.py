@@ -20,6 +20,7 @@ from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.connectors.java_regex import compile_pattern
 from tablestore.options.read_options import OWN
 from tablestore.spark.connect import arrow_frame, is_remote
+from tablestore.sql.catalog.definitions import Made
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed, with_computed_then
@@ -38,7 +39,8 @@ from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.qualify import Source, qualified
-from tablestore.sql.parser.statements import CreateTable, CreateView, Query
+from tablestore.sql.parser.statements import CreateTable, CreateView, PhysicalColumn, Query
+from tablestore.sql.parser.types import of_spark
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
 from tablestore.sql.queries.unsupported import refuse
 from tablestore.sql.queries.windows import MARK, over_windows, windowed
@@ -156,6 +158,20 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
         frame = frame if partitions is None else partitions.rows_of(frame)
         return (with_computed if (SCHEMA, OWN) not in definition.hints else with_computed_then)(frame, made)
     return table.read()
+
+
+def shape_of(scope: Scope, name: str) -> Made:
+    """Return the definition of a table or view; of a metadata table, one with its columns, for which Spark is needed.
+
+    Raises:
+        NotFoundError: there is no such table or view.
+    """
+    if not is_inside(scope, name):
+        return scope.definition(name).made
+    fields = batch_table(scope, name, 0).schema
+    return CreateTable(
+        name, tuple(PhysicalColumn(each.name, of_spark(each.dataType, nullable=each.nullable)) for each in fields)
+    )
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:

@@ -17,6 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
+from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
@@ -47,7 +48,15 @@ from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, retracted_first, tidied, union
 from tablestore.sql.queries.sources import is_endless, source
-from tablestore.sql.queries.unsupported import BATCH, check_endless, check_not_final, check_same_if_repeated, refuse
+from tablestore.sql.queries.unsupported import (
+    BATCH,
+    KNOWN,
+    check_endless,
+    check_from_the_start,
+    check_not_final,
+    check_same_if_repeated,
+    refuse,
+)
 from tablestore.sql.queries.windows import windowed
 from tablestore.sql.system_tables.audit_log import stream_of_changes
 
@@ -85,7 +94,9 @@ def plan(scope: Scope, query: Query) -> Plan:
     found = relation(scope, query)
     if found.rows is not None:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
-    return Plan(found.changes(), UPDATE, chained=True, changes=True)
+    # Who asks for the changes since some time wants to see each of them.
+    changes = found.every() if found.since and found.every is not None else found.changes()
+    return Plan(changes, UPDATE, chained=True, changes=True)
 
 
 def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False, combines: bool = False) -> Plan | None:
@@ -117,6 +128,28 @@ def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False,
         by_key = tidied if is_unique else retracted_first
         changes = by_key(marked, [names[number] for number in key]).toDF(*changes.columns)
     return Plan(changes, UPDATE, chained=True, changes=True)
+
+
+def check_replaced(found: Relation, target: str, key: tuple[int, ...], *, takes_back: bool) -> None:
+    """Check that a table does not need the rows before the first changes of each key, which a result lacks.
+
+    Args:
+        found: the result.
+        target: the table that it is written to.
+        key: positions of the columns that become the table's key.
+        takes_back: whether the table takes back, or keeps, the rows that updates replace.
+
+    Raises:
+        InvalidInputError: the table needs them.
+    """
+    keys = found.keys if found.keys is not None else () if found.key is None else (found.key,)
+    if takes_back or not keys or any(set(part) != set(key) for part in keys):
+        needs = "takes back the rows that changes replace" if takes_back else "has another key than the changes"
+        msg = (
+            f"INSERT INTO '{target}': '{found.since}' begins in the middle, so the rows before its first changes are "
+            f"not known, and the table {needs}. Remove the hint, or {KNOWN}."
+        )
+        raise InvalidInputError(msg)
 
 
 @contextmanager
@@ -237,7 +270,10 @@ class _Planner:
         if tree.args.get("distinct") or not (first.grows and second.grows):
             check_not_final(tree.expression, first.final or second.final)
         both = union(first, second)
-        return distinct(both) if tree.args.get("distinct") else both
+        if not tree.args.get("distinct"):
+            return both
+        check_from_the_start(tree.expression, both.since, "UNION without ALL", "UNION")
+        return distinct(both)
 
     def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
         made = tree.copy()
@@ -350,7 +386,7 @@ class _Planner:
         if is_inside(self._scope, name):
             if is_change_table(self._scope, name):
                 paired, definition = name.endswith(f"${BINLOG}"), definition_of(self._scope, name)
-                options, made = stream_read(definition, changes=True), definition.made
+                options, made = stream_read(definition, anywhere=True), definition.made
                 assert isinstance(made, CreateTable), "a view has no changes"
                 changes = stream_of_changes(open_inside(self._scope, name), made, paired=paired, options=options)
                 return of_rows(changes, chained=paired)

@@ -53,8 +53,8 @@ class Relation:
         ordered: returns the same with ``_seq``, which is higher in later changes of a key; None if the order is
             unknown.
         latest: returns the changes as upserts and deletes by ``key``, at lower cost; None if that is not possible.
-        every: returns all changes of a changelog by key, in the order of each key, where ``changelog`` merges those of
-            a micro-batch; None if that is not possible.
+        every: returns all changes by key, in the order of each key, where ``changelog`` merges those of a micro-batch;
+            None if that is not possible.
         key: positions of columns by which rows are unique; empty if there is a single row, None if nothing is known.
         keys: the keys of the parts of a UNION ALL whose rows change; None if it is no union, or one is not known.
         endless: whether it is unbounded.
@@ -67,6 +67,9 @@ class Relation:
         each: function still to be applied to ``rows`` per micro-batch, since Spark cannot do it in a plan; or None.
         shape: with ``each``, a frame with the columns it returns, which must not be run.
         ranking: set if the relation can only be planned once the query around it says which places it needs.
+        since: the table, with its hint, whose changes begin in the middle, so that they replace and delete rows which
+            the relation never had; empty if there is none.
+        blind: whether these rows are not known: with the first change of each key, the row before it is missing.
     """
 
     names: tuple[str, ...]
@@ -85,6 +88,8 @@ class Relation:
     each: Callable[[DataFrame], DataFrame] | None = None
     shape: DataFrame | None = None
     ranking: Ranking | None = None
+    since: str = ""
+    blind: bool = False
 
     @property
     def grows(self) -> bool:
@@ -211,7 +216,14 @@ def union(first: Relation, second: Relation) -> Relation:
         )
     known = [() if part.grows else part.keys or (part.key and (part.key,)) for part in (first, second)]
     keys = None if None in known else tuple(key for part in known for key in part or ())
-    return Relation(first.names, changelog=lambda: first.changes().union(second.changes()), keys=keys, chained=True)
+    return Relation(
+        first.names,
+        changelog=lambda: first.changes().union(second.changes()),
+        keys=keys,
+        chained=True,
+        since=first.since or second.since,
+        blind=first.blind or second.blind,
+    )
 
 
 def signed(changes: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.connectors.spark.partition_watermarks import with_watermark
 from tablestore.spark.changelog import changelog
 from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, is_changelog, name_of
-from tablestore.sql.catalog.hints import adds_replaced, stream_read, with_hints
+from tablestore.sql.catalog.hints import adds_replaced, since, stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
@@ -59,12 +59,18 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
         frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
         return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
     definition = scope.definition(made.name)
-    options = stream_read(definition)
+    options = stream_read(definition, anywhere=not table.log.shows_uncommitted)
     if not made.primary_key:
         added = _added(table.read_stream(**options), name_of(made), replaces=adds_replaced(definition))
         rows = with_computed(added, made)
         return of_rows(_timed(rows, made) if timed and made.watermark is not None else rows)
-    return _of_key_table(with_computed(_changes_of(table, options), made), made)
+    late = since(definition)
+    found = _of_key_table(with_computed(_changes_of(table, options, late=bool(late)), made), made)
+    if not late:
+        return found
+    if not table.options.looks_up:
+        return replace(found, since=late, blind=True)
+    return replace(found, since=late, every=lambda: with_computed(table.read_stream(**options), made))
 
 
 def timed_changes(scope: Scope, made: CreateTable) -> DataFrame:
@@ -126,10 +132,15 @@ def _added(changes: DataFrame, name: str, *, replaces: bool) -> DataFrame:
     )
 
 
-def _changes_of(table: TableStore, options: Mapping[str, Any]) -> DataFrame:
+def _changes_of(table: TableStore, options: Mapping[str, Any], *, late: bool) -> DataFrame:
     """Return a store table's changes with the rows they replace; at most one change per key and micro-batch.
 
     The stream of a log that shows uncommitted changes already has both properties, since it is normalized.
+
+    Args:
+        table: the table.
+        options: the arguments of ``TableStore.read_stream``.
+        late: whether the changes are of rows that the stream never had, too.
     """
     changes, key = table.read_stream(**options), table.primary_key
     if table.log.shows_uncommitted:
@@ -138,7 +149,8 @@ def _changes_of(table: TableStore, options: Mapping[str, Any]) -> DataFrame:
     if table.options.looks_up:
         # The changes include the rows they replace, but several snapshots in a micro-batch may change the same key.
         return first_and_last_of(changes, key, order).withColumn(SEQ, order)
-    return changelog(last_of(changes, key, order).withColumn(SEQ, order), table.schema, key, carried=(SEQ,))
+    last = last_of(changes, key, order).withColumn(SEQ, order)
+    return changelog(last, table.schema, key, carried=(SEQ,), unknown=late)
 
 
 def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:

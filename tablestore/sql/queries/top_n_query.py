@@ -24,7 +24,7 @@ from tablestore.sql.operators.top_n import top_n
 from tablestore.sql.parser.qualify import output_names, own_nodes, qualified
 from tablestore.sql.queries.query_inputs import Parts
 from tablestore.sql.queries.relation import Ranking, Relation, of_changes, of_rows, tidied
-from tablestore.sql.queries.unsupported import BATCH, TOP_N, check_not_final, refuse
+from tablestore.sql.queries.unsupported import BATCH, TOP_N, check_from_the_start, check_not_final, refuse
 
 _MIRRORED: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
     exp.LT: exp.GT,
@@ -264,6 +264,7 @@ def _planned(
     source = plan(ranked.base)
     if source.each is not None:
         refuse(ranked.node, "Top-N over a lookup join", "INSERT its result INTO a table and read that")
+    check_from_the_start(ranked.node, source.since, "Top-N")
     is_of_windows = source.windows is not None and set(source.windows) <= set(ranked.groups)
     check_not_final(ranked.node, source.final and not is_of_windows)
     columns = [f"_{number}" for number in range(len(source.names))]

@@ -10,6 +10,8 @@ from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.qualify import own_nodes
 
 BATCH: Final = "SET 'execution.runtime-mode' = 'batch' reads what is there now"
+KNOWN: Final = "create the table with 'changelog-producer' = 'lookup', by which changes have the rows before them"
+"""What to do where the rows that changes replace are not known."""
 TOP_N: Final = (
     "SELECT ... FROM (SELECT ..., ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n FROM ...) WHERE n <= 3"
 )
@@ -113,6 +115,26 @@ def _function(node: exp.Expr) -> str:
     if isinstance(node, exp.Anonymous):
         return node.name.upper()
     return node.sql_name().upper() if isinstance(node, exp.Func) else ""
+
+
+def check_from_the_start(node: exp.Expr | None, since: str, what: str, word: str = "") -> None:
+    """Check that an input of an operator with state has all rows of its table, and not only later changes.
+
+    Args:
+        node: the part of the query's tree.
+        since: the table whose changes begin in the middle; empty if there is none.
+        what: the operator.
+        word: as of `refuse`.
+
+    Raises:
+        RefusedError: it has only later changes; the message has an alternative.
+    """
+    if since:
+        why = (
+            "its changes replace and delete rows that the query has never read. Remove the hint, INSERT the changes "
+            f"INTO a table and read that, or {BATCH}"
+        )
+        refuse(node, f"{what} over '{since}', which begins in the middle,", why, word)
 
 
 def check_not_final(node: exp.Expr, is_final: bool) -> None:

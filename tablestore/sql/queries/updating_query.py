@@ -21,7 +21,14 @@ from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_changes, of_groups, tidied
 from tablestore.sql.queries.retraction import retract
 from tablestore.sql.queries.signed_groups import LIVE, grouped
-from tablestore.sql.queries.unsupported import BATCH, check_not_final, check_repeatable, refuse
+from tablestore.sql.queries.unsupported import (
+    BATCH,
+    KNOWN,
+    check_from_the_start,
+    check_not_final,
+    check_repeatable,
+    refuse,
+)
 
 
 def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[[], StatePlace]) -> Relation:
@@ -46,7 +53,12 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[
     for node in own_nodes(said):
         if isinstance(node, exp.Column) and (node.table, node.name) in times:
             refuse(node, f"column '{node.name}', a time of reading, of rows that change,", "leave it out")
-    if len(parts.inputs) > 1 or said.args.get("joins"):
+    since = next((each.relation.since for each in parts.inputs if each.relation.since), "")
+    is_joined = len(parts.inputs) > 1 or bool(said.args.get("joins"))
+    if is_joined or is_grouped(said) or tree.args.get("distinct"):
+        what = "a join" if is_joined else "an aggregate" if is_grouped(said) else "DISTINCT"
+        check_from_the_start(tree.expressions[0], since, what)
+    if is_joined:
         said, part = joined(said, parts)
     else:
         (part,) = parts.inputs
@@ -56,7 +68,10 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[
 
 def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
     names = output_names(said)
-    source = part.relation
+    source, where = part.relation, said.args.get("where")
+    if where is not None and source.blind:
+        why = f"a row that leaves the filter may have been in the result before; {KNOWN}"
+        refuse(where.this, f"WHERE over '{source.since}', which begins in the middle,", why, "WHERE")
     key = None
     if source.key is not None:
         key = kept_key(said, {part.alias.lower(): tuple(source.names[position] for position in source.key)})
@@ -75,10 +90,10 @@ def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
         return over(spark, rows.select(*columns), {part.key: changes})
 
     frame = over_changes(changes, carried)
-    if key is not None and said.args.get("where") is not None:
+    if key is not None and where is not None:
         # WHERE may keep only one row of an update, which makes it an insert or a delete.
         frame = tidied(frame, [own[position] for position in key])
-    made = of_changes(frame.toDF(*names, *carried), key)
+    made = replace(of_changes(frame.toDF(*names, *carried), key), since=source.since, blind=source.blind)
     every = source.every
     if every is None or key is None:
         return made
