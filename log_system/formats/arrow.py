@@ -17,7 +17,7 @@ from pyarrow import ipc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Format, Payloads, as_binary
 from log_system.formats.changes_schema import changes_schema, check_changes, check_columns, layout, relabel
-from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, TRUNCATE
 
 _FOOTER = struct.Struct(">4sI")
@@ -89,7 +89,7 @@ class ArrowFormat:
         """Decode records into changes. Columns that a record lacks are NULL; columns that the table lacks are dropped.
 
         Raises:
-            CorruptedError: a record is damaged, or a column has another type than in the table.
+            BadRecordError: a record is damaged, or a column has another type than in the table.
         """
         batches: list[pa.RecordBatch] = []
         record: list[int] = []
@@ -97,8 +97,7 @@ class ArrowFormat:
             try:
                 read = self._read(value)
             except (pa.ArrowException, ValueError, OSError) as error:
-                msg = f"record {number}: {error}"
-                raise CorruptedError(msg) from error
+                raise BadRecordError(number, str(error)) from error
             batches += read
             record += [number] * len(read)
         if not batches:

@@ -76,8 +76,7 @@ class LogFormat(Protocol):
             own: the caller knows that this format wrote the records for this table, so they need no validation.
 
         Raises:
-            CorruptedError: a record is not one this format writes; the message starts with
-                ``record N:``, N being the position of the first such record in the list.
+            BadRecordError: a record is not one this format writes; the error is about the first one.
         """
         ...
 

@@ -18,7 +18,7 @@ from log_system.formats.changes_schema import changes_schema, check_changes, rel
 from log_system.formats.duckdb_json import check_values
 from log_system.formats.json import JsonFormat
 from log_system.formats.truncate import TruncatingFormat, is_truncate
-from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
 
 _BRINGS = b'{"before":null,"after":', b',"op":"c"}'
@@ -74,7 +74,7 @@ class DebeziumFormat:
         """Decode each record into one change: DELETE for ``d``; INSERT for ``c``, or UPDATE_AFTER in a log of upserts.
 
         Raises:
-            CorruptedError: a record is not one this format writes.
+            BadRecordError: a record is not one this format writes.
         """
         texts = as_binary(values)
         brought, taken = _framed(texts, _BRINGS), _framed(texts, _TAKES)
@@ -84,8 +84,8 @@ class DebeziumFormat:
         rows = pc.if_else(pa.array(taken), _inside(texts, _TAKES), _inside(texts, _BRINGS)).slice(0, count)
         batch = self._rows.decode(keys[:count], rows, own=own).batch
         if len(strange):
-            msg = f'record {count}: expected {{"before":..,"after":..,"op":"c" or "d"}} as this format writes it'
-            raise CorruptedError(msg)
+            msg = 'expected {"before":..,"after":..,"op":"c" or "d"} as this format writes it'
+            raise BadRecordError(count, msg)
         kinds = np.where(taken, np.int8(RowKind.DELETE), np.int8(self._brought))
         return DecodedChanges(self._with_kinds(batch, kinds), np.arange(count, dtype=np.int64))
 

@@ -59,7 +59,7 @@ from log_system.formats.duckdb_json import (
 )
 from log_system.formats.thread_duckdb import Duck
 from log_system.formats.truncate import TruncatingFormat, is_truncate
-from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.quoting import text_literal
 from snapshot.row_kind import KIND, RowKind
 
@@ -231,7 +231,7 @@ class JsonFormat:
             own: the caller knows that this format wrote the records for this table; verification is skipped.
 
         Raises:
-            CorruptedError: a record is not JSON, has a value that its column cannot hold exactly, has NULL in a
+            BadRecordError: a record is not JSON, has a value that its column cannot hold exactly, has NULL in a
                 NOT NULL column, has a key that differs from its row's, or has a null value without a key.
         """
         try:
@@ -240,8 +240,7 @@ class JsonFormat:
             if isinstance(error, duckdb.OutOfMemoryException):
                 raise
             number, cause = self._first_bad(keys, values, error)
-            msg = f"record {number}: {cause}"
-            raise CorruptedError(msg) from error
+            raise BadRecordError(number, str(cause)) from error
         return DecodedChanges(batch, np.arange(len(batch), dtype=np.int64))
 
     def _check_kinds(self, kinds: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, LogFormat, Payloads, as_binary
-from snapshot.errors import CorruptedError
+from snapshot.errors import BadRecordError
 from snapshot.row_kind import TRUNCATE
 from snapshot.schema.system_columns import truncate_row
 
@@ -40,7 +40,7 @@ class TruncatingFormat:
         """Decode records into changes; a truncate record becomes a row without values.
 
         Raises:
-            CorruptedError: a record is not one this format writes.
+            BadRecordError: a record is not one this format writes.
         """
         if own:
             # The table's own readers get the deleted rows from its files, not from truncate records.
@@ -53,13 +53,8 @@ class TruncatingFormat:
             return self._rows.decode(keys, values)
         try:
             found = self._rows.decode(keys.take(pa.array(places)), values.take(pa.array(places)))
-        except CorruptedError as error:
-            head, _, text = str(error).partition(":")
-            number = head.removeprefix("record ")
-            if not number.isdigit():
-                raise
-            msg = f"record {places[int(number)]}:{text}"
-            raise CorruptedError(msg) from error
+        except BadRecordError as error:
+            raise BadRecordError(int(places[error.position]), error.reason) from error
         count = len(found.record)
         batch = pa.concat_batches([found.batch, truncate_row(found.batch.schema)])
         records = np.concatenate([places[found.record], gone])

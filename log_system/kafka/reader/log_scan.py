@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from log_system.formats import LogFormat
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize
 from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import committed_records, group_positions
+from log_system.kafka.reader.tail_reader import decode_others
 from log_system.kafka.register import POSITION_HEADER, SNAPSHOT_HEADER, RegisterPosition
-from snapshot.errors import CorruptedError, UnavailableError
+from snapshot.errors import UnavailableError
 
 _BATCH = BatchSize(records=20_000, bytes=4 << 20)
 _SETTLE_SECONDS = 5.0
@@ -187,7 +187,9 @@ class LogReader:
             self._log = self._log.under(schema)
             self._codec = self._log.codec()
         for records in self._range(start, end):
-            yield from _decode(self._codec, records, unreadable)
+            parts = decode_others(self._codec, records, lambda offset, error: unreadable(offset, error.reason))
+            for part, found in parts:
+                yield found.batch, part.offsets[found.record]
             self._advance(int(records.offsets[-1]))
         self._advance(end)
 
@@ -205,30 +207,6 @@ class LogReader:
         """Report progress up to an offset."""
         self._progress(max(0, offset - self._seen))
         self._seen = max(offset, self._seen)
-
-
-def _decode(
-    codec: LogFormat, records: Records, unreadable: Callable[[int, str], None]
-) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Yield the decoded changes of one batch; report and skip each record that cannot be decoded."""
-    keys, values, offsets, start = records.keys, records.values, records.offsets, 0
-    while start < len(values):
-        stop = len(values)
-        try:
-            found = codec.decode(keys[start:], values[start:])
-        except CorruptedError as error:
-            head, _, text = str(error).partition(":")
-            number = head.removeprefix("record ")
-            if not number.isdigit():
-                raise
-            stop = start + int(number)
-            unreadable(int(offsets[stop]), text.strip())
-            if stop == start:
-                start += 1
-                continue
-            found = codec.decode(keys[start:stop], values[start:stop])
-        yield found.batch, offsets[start:stop][found.record]
-        start = stop if stop == len(values) else stop + 1
 
 
 def _named(headers: Sequence[tuple[str, bytes | str | None]]) -> int | None:

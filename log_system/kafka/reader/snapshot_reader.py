@@ -15,7 +15,7 @@ from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
-from snapshot.errors import CorruptedError, DataLostError
+from snapshot.errors import BadRecordError, CorruptedError, DataLostError
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 
 FOREIGN = (
@@ -61,8 +61,10 @@ def _decoded(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
         try:
             # The record count of the range reveals other producers' records, so these are the table's own.
             decoded = codec.decode(records.keys, records.values, own=True)
-        except CorruptedError as error:
-            raise _located(error, log, part, records.offsets) from error
+        except BadRecordError as error:
+            where = f"topic {log.topic!r}, partition {part.partition}, offset {records.offsets[error.position]}"
+            msg = f"{where}: {error.reason}"
+            raise CorruptedError(msg) from error
         number = np.searchsorted(ends, records.offsets, side="right")
         snapshot = number[decoded.record]
         batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
@@ -128,14 +130,6 @@ def _is_readable(log: KafkaLog, message: Any) -> bool:
         log.kept_codec().decode(
             pa.array([message.key()], pa.large_binary()), pa.array([message.value()], pa.large_binary())
         )
-    except CorruptedError:
+    except BadRecordError:
         return False
     return True
-
-
-def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: np.ndarray) -> CorruptedError:
-    """Return the error with the record's topic, partition and offset instead of its position in the list."""
-    head, _, text = str(error).partition(":")
-    number = head.removeprefix("record ")
-    where = f"offset {offsets[int(number)]}" if number.isdigit() else f"offsets {offsets[0]} to {offsets[-1]}"
-    return CorruptedError(f"topic {log.topic!r}, partition {part.partition}, {where}:{text or ' ' + head}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from log_system.kafka.client.messages import Records, Wanted, joined, newest
 from log_system.kafka.client.range_reader import read_records
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.snapshot_reader import FOREIGN
-from snapshot.errors import CorruptedError
+from snapshot.errors import BadRecordError, CorruptedError
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, SEQ
 
 logger: Final = logging.getLogger("tablestore")
@@ -90,29 +90,40 @@ def _decoded(
     Raises:
         CorruptedError: a record cannot be decoded, and the log does not skip foreign records.
     """
+
+    def bad(offset: int, error: BadRecordError) -> None:
+        place = f"topic {log.topic!r}, partition {partition}, offset {offset}"
+        if not log.skips_foreign:
+            msg = f"{place}: {error.reason}. {FOREIGN}"
+            raise CorruptedError(msg) from error
+        logger.warning("%s: a record that is not the table's is left out: %s", place, error.reason)
+
     for batch in batches:
-        left = batch
-        while len(left):
-            try:
-                yield left, codec.decode(left.keys, left.values)
-                break
-            except CorruptedError as error:
-                head, _, text = str(error).partition(":")
-                number = int(head.removeprefix("record ")) if head.removeprefix("record ").isdigit() else -1
-                where = (
-                    f"offset {left.offsets[number]}"
-                    if number >= 0
-                    else (f"offsets {left.offsets[0]} to {left.offsets[-1]}")
-                )
-                place = f"topic {log.topic!r}, partition {partition}, {where}"
-                if number < 0 or not log.skips_foreign:
-                    msg = f"{place}: {text.strip() or head}. {FOREIGN}"
-                    raise CorruptedError(msg) from error
-                logger.warning("%s: a record that is not the table's is left out: %s", place, text.strip())
-                before = left.slice(0, number)
-                if number:
-                    yield before, codec.decode(before.keys, before.values)
-                left = left.slice(number + 1, len(left) - number - 1)
+        yield from decode_others(codec, batch, bad)
+
+
+def decode_others(
+    codec: LogFormat, records: Records, bad: Callable[[int, BadRecordError], None]
+) -> Iterator[tuple[Records, DecodedChanges]]:
+    """Yield records with their changes, in parts, without those that cannot be decoded: ``bad`` is called with each.
+
+    Args:
+        codec: the format of the records.
+        records: the records.
+        bad: called with the offset of a record and what is wrong with it; may raise to stop.
+    """
+    while len(records):
+        try:
+            found = codec.decode(records.keys, records.values)
+        except BadRecordError as error:
+            number = error.position
+            bad(int(records.offsets[number]), error)
+            before, records = records.slice(0, number), records.slice(number + 1, len(records))
+            if number:
+                yield before, codec.decode(before.keys, before.values)
+        else:
+            yield records, found
+            return
 
 
 def _newest(batches: Iterable[Records]) -> Iterator[Records]:
