@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -69,11 +69,8 @@ class Team:
 @contextmanager
 def team(prepare: Callable[..., Callable[[str], int]], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Team]:
     """Yield a team and stop its processes at the end of the block."""
-    made = Team(prepare, arguments)
-    try:
+    with closing(Team(prepare, arguments)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def _serve(end: Connection, prepare: Callable[..., Callable[[str], int]], arguments: tuple[Any, ...]) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,11 +80,8 @@ def _docker_answers() -> bool:
     import docker  # noqa: PLC0415 - testcontainers brings it; only looked at when no broker is named
 
     try:
-        client = docker.from_env(timeout=2)
-        try:
+        with closing(docker.from_env(timeout=2)) as client:
             return bool(client.ping())
-        finally:
-            client.close()
     except (docker.errors.DockerException, OSError):
         return False
 

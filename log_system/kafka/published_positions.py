@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -309,12 +310,9 @@ def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
         The token of the publisher that started the tasks, and the consumer group metadata needed to change the token.
         The token is empty if no tasks are running, and None if the broker has no offset, which may have expired.
     """
-    consumer = log.client.consumer(log.tasks_group)
-    try:
+    with closing(log.client.consumer(log.tasks_group)) as consumer:
         committed = _group_offsets(log, consumer, [0])[0]
         return (committed.metadata or "") if committed.offset >= 0 else None, consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
 
 
 def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[TopicPartition]:

@@ -9,6 +9,7 @@ too. Brokers delete the group together with its topic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from confluent_kafka import KafkaException, TopicPartition
 
@@ -29,11 +30,8 @@ def claim(client: KafkaClient, name: str, ids: TopicIds, table_id: str) -> None:
         UnavailableError: the broker does not respond.
     """
     group = claim_group(name, ids, table_id)
-    consumer = client.consumer(group)
-    try:
+    with closing(client.consumer(group)) as consumer:
         commit_offsets(f"claim topic '{name}'", client, consumer, [TopicPartition(name, 0, 0, table_id)])
-    finally:
-        consumer.close()
 
 
 def claimed_by(client: KafkaClient, name: str, ids: TopicIds) -> Sequence[str]:

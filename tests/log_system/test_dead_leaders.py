@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Timer
 from typing import Any
 
@@ -113,20 +113,16 @@ def test_what_follows_the_register_is_read_as_soon_as_there_is_another_leader(cl
         driver_rows_max=1, transaction_rows_max=1,
     )  # fmt: skip
     consumer = log.client.consumer(log.group, **{"enable.partition.eof": True})
-    try:
-        with replaced(cluster) as seconds:
-            assert followed(log, consumer, [NOTHING, NOTHING], {0: RECORDS, 1: RECORDS}) == {0, 1}
-            assert seconds() < log.client.request_seconds
-    finally:
-        consumer.close()
+    with closing(consumer), replaced(cluster) as seconds:
+        assert followed(log, consumer, [NOTHING, NOTHING], {0: RECORDS, 1: RECORDS}) == {0, 1}
+        assert seconds() < log.client.request_seconds
 
 
 def test_a_producer_gives_up_a_coordinator_of_the_group_that_has_died(cluster: MockCluster) -> None:
     """It may wait for that broker forever; the next producer looks the coordinator up, and is given more time."""
     client = KafkaClient({"bootstrap.servers": cluster.servers})
     cluster.coordinate("transaction", "t", 1)
-    group = GroupOffsets(client, "t")
-    try:
+    with closing(GroupOffsets(client, "t")) as group:
         member = group.metadata()
         for seconds in (1, 3):
             cluster.start(2)
@@ -140,8 +136,6 @@ def test_a_producer_gives_up_a_coordinator_of_the_group_that_has_died(cluster: M
                 with pytest.raises(TimeoutError, match=f"did not take the offsets within {seconds} s"):
                     send_offsets(client, producer, [TopicPartition("rooms", 0, 7)], member)
                 assert time.monotonic() - begun < client.request_seconds
-    finally:
-        group.close()
 
 
 def test_no_client_whose_coordinator_does_not_answer_outlives_the_attempt_to_delete_groups(

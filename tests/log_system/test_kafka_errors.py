@@ -7,7 +7,7 @@ import re
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -233,21 +233,14 @@ def test_a_closed_port_is_an_unreachable_broker_named_by_its_option() -> None:
 
 
 def test_an_unknown_topic_is_not_found(client: KafkaClient) -> None:
-    consumer = client.consumer("errors")
-    try:
-        with pytest.raises(NotFoundError), kafka_errors("read", client):
-            consumer.get_watermark_offsets(TopicPartition("no-such-topic", 0), timeout=10)
-    finally:
-        consumer.close()
+    with closing(client.consumer("errors")) as consumer, pytest.raises(NotFoundError), kafka_errors("read", client):
+        consumer.get_watermark_offsets(TopicPartition("no-such-topic", 0), timeout=10)
 
 
 def test_an_expired_offset_is_lost_data_and_never_a_jump(client: KafkaClient, topic: str) -> None:
-    consumer = client.consumer("errors")
-    try:
+    with closing(client.consumer("errors")) as consumer:
         consumer.assign([TopicPartition(topic, 0, 500)])
         (message,) = consumer.consume(1, timeout=20)
-    finally:
-        consumer.close()
 
     refused = message.error()
     assert refused is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,26 +41,20 @@ def coordinator() -> Iterator[Coordinator]:
 def test_a_claim_is_made_as_soon_as_the_coordinator_is_ready(coordinator: Coordinator, error: str) -> None:
     coordinator.answer(OFFSET_COMMIT, error, 4)
     claim(coordinator.client, "rooms", IDS, "table")
-    consumer = coordinator.client.consumer(claim_group("rooms", IDS, "table"))
-    try:
+    with closing(coordinator.client.consumer(claim_group("rooms", IDS, "table"))) as consumer:
         found = group_offsets("read the claim", coordinator.client, consumer, [TopicPartition("rooms", 0)])
-    finally:
-        consumer.close()
     assert [(at.offset, at.metadata) for at in found] == [(0, "table")]
 
 
 @pytest.mark.parametrize("error", MOVES)
 def test_offsets_are_read_as_soon_as_the_coordinator_is_ready(coordinator: Coordinator, error: str) -> None:
-    group = GroupOffsets(coordinator.client, "readers")
-    try:
+    with closing(GroupOffsets(coordinator.client, "readers")) as group:
         group.commit({("rooms", 0): 7})
         coordinator.answer(OFFSET_FETCH, error, 4)
         assert group.committed([("rooms", 0)]) == {("rooms", 0): 7}
         coordinator.answer(OFFSET_FETCH, error, 4)
         assert has_offsets(coordinator.client, "readers", "rooms", 1)
         assert not has_offsets(coordinator.client, "others", "rooms", 1)
-    finally:
-        group.close()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import closing
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -29,6 +30,7 @@ from log_system.kafka.client.admin_requests import (
     look_up,
 )
 from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
+from log_system.kafka.client.consumers import READER
 from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
 from log_system.kafka.client.shared_admin import forget
 from snapshot.errors import NotFoundError, UnavailableError
@@ -214,24 +216,20 @@ def shortened(
         return lost
     doing = f"look up where earlier leader epochs of {', '.join(sorted({topic for topic, _ in over}))} have ended"
     until = time.monotonic() + client.wait_seconds
-    with kafka_errors(doing, client):
-        # A new consumer, since the client asks the broker only when it learns of a leader of a partition that it is
-        # already reading. The answer precedes any record.
-        consumer = client.consumer(group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 10})
-        try:
-            consumer.assign([TopicPartition(*each, old.offset, leader_epoch=old.epoch) for each, old in over.items()])
-            while waiting and time.monotonic() < until:
-                message = consumer.poll(_POLL_SECONDS)
-                if message is None:
-                    continue
-                error, each = message.error(), (str(message.topic()), int(message.partition() or 0))
-                if error is not None and _TRUNCATED in error.str():
-                    lost.add(each)
-                elif error is not None and error.code() not in NOTHING_THERE:
-                    raise KafkaException(error)
-                waiting.discard(each)
-        finally:
-            consumer.close()
+    # A new consumer, since the client asks the broker only when it learns of a leader of a partition that it is already
+    # reading. The answer precedes any record.
+    with kafka_errors(doing, client), closing(client.consumer(group, **READER)) as consumer:
+        consumer.assign([TopicPartition(*each, old.offset, leader_epoch=old.epoch) for each, old in over.items()])
+        while waiting and time.monotonic() < until:
+            message = consumer.poll(_POLL_SECONDS)
+            if message is None:
+                continue
+            error, each = message.error(), (str(message.topic()), int(message.partition() or 0))
+            if error is not None and _TRUNCATED in error.str():
+                lost.add(each)
+            elif error is not None and error.code() not in NOTHING_THERE:
+                raise KafkaException(error)
+            waiting.discard(each)
     if waiting:
         msg = f"{doing}: no answer in {client.wait_seconds:g} s."
         raise UnavailableError(msg)
@@ -302,11 +300,8 @@ def has_offsets(client: KafkaClient, group: str, topic: str, partitions: int) ->
     Raises:
         UnavailableError: the broker does not respond.
     """
-    offsets = GroupOffsets(client, group)
-    try:
+    with closing(GroupOffsets(client, group)) as offsets:
         return bool(offsets.committed([(topic, number) for number in range(partitions)]))
-    finally:
-        offsets.close()
 
 
 class GroupOffsets:

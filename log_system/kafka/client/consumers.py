@@ -14,7 +14,8 @@ from log_system.thread_local_cache import ThreadLocalCache
 
 ANSWER_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 0.5
-_READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
+READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
+"""Settings of a consumer that reads up to the end of a partition and waits for nothing there."""
 _AHEAD: Final = "queued.min.messages"
 _SHORT_RECORDS: Final = 50_000
 """The client fetches this many records ahead. Most of them are after the end of a shorter range and are thrown away."""
@@ -51,7 +52,7 @@ class CachedConsumers:
         if consumer is None:
             # fetch.wait.max.ms is short because a fetch waiting at the end of one slice delays the first fetch of the
             # next one.
-            settings = _READER | (_SHORT if is_short else {}) | {"isolation.level": isolation}
+            settings = READER | (_SHORT if is_short else {}) | {"isolation.level": isolation}
             consumer = client.consumer(group, **settings)
         try:
             yield consumer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,19 +73,16 @@ def _published_by_another(task: PartitionTask, patience: float) -> RegisterPosit
     """
     log, snapshot = task.log, task.changes.snapshot.id
     seen, since = None, time.monotonic()
-    with kafka_errors(f"read how far partition {task.partition} of {log.topic!r} is published", log.client):
-        consumer = log.client.consumer(log.group)
-        try:
-            while time.monotonic() - since < patience:
-                _check_owner(task)
-                position = group_positions(log, consumer, [task.partition])[0]
-                if position is not None and position.holds(snapshot):
-                    return position
-                if position != seen:
-                    seen, since = position, time.monotonic()
-                time.sleep(_LOOK_SECONDS)
-        finally:
-            consumer.close()
+    doing = f"read how far partition {task.partition} of {log.topic!r} is published"
+    with kafka_errors(doing, log.client), closing(log.client.consumer(log.group)) as consumer:
+        while time.monotonic() - since < patience:
+            _check_owner(task)
+            position = group_positions(log, consumer, [task.partition])[0]
+            if position is not None and position.holds(snapshot):
+                return position
+            if position != seen:
+                seen, since = position, time.monotonic()
+            time.sleep(_LOOK_SECONDS)
     return None
 
 
@@ -121,12 +119,9 @@ def _publish(task: PartitionTask) -> RegisterPosition:
         # Step 1.
         take_over(producer, log.client.wait_seconds)
         # Step 2.
-        consumer = log.client.consumer(log.group)
-        try:
+        with closing(log.client.consumer(log.group)) as consumer:
             group = consumer.consumer_group_metadata()
             held = group_positions(log, consumer, [task.partition])[0]
-        finally:
-            consumer.close()
         _check_owner(task)
         position = held or last_position(log, task.partition, task.position.end) or task.position
         if position.is_short_of(latest_offsets(log.client, log.topic, read_committed=False)[task.partition]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.admin_requests import missing
 from log_system.kafka.client.connect import discard, discarding, flush, kafka_errors, send_offsets, take_over
+from log_system.kafka.client.consumers import READER
 from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, is_gone, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import (
@@ -140,8 +141,7 @@ class KafkaPublisher:
                 self._fence_tasks()
                 self._announce_tasks(producer, "")
             # Step 3.
-            consumer = log.client.consumer(log.group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 10})
-            try:
+            with closing(log.client.consumer(log.group, **READER)) as consumer:
                 self._group = consumer.consumer_group_metadata()
                 topic = topic_ends(log)
                 self._topic_id = topic.topic_id
@@ -149,8 +149,6 @@ class KafkaPublisher:
                 if check:
                     check_topic_is(log, topic, self._register, self._index.latest())
                     self._check_records(consumer, topic)
-            finally:
-                consumer.close()
             self._producer = producer
 
     def publish(self, snapshots: Sequence[ChangeSet]) -> list[IndexEntry]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,11 +114,8 @@ def positions(log: KafkaLog) -> list[RegisterPosition | None]:
     Raises:
         UnavailableError: the broker does not respond.
     """
-    consumer = log.client.consumer(log.group)
-    try:
+    with closing(log.client.consumer(log.group)) as consumer:
         return group_positions(log, consumer, range(log.partitions))
-    finally:
-        consumer.close()
 
 
 def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progress: Progress) -> PartitionScan:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,8 +103,7 @@ class TransactionalWriter:
         name = self.name(batch)
         timeout_ms = self.transaction_timeout_ms or _TIMEOUT_MS
         doing = f"write micro-batch {batch.number} to topic {self.topic!r}"
-        register = GroupOffsets(self.client, name)
-        try:
+        with closing(GroupOffsets(self.client, name)) as register:
             # Step 1.
             sender = MessageSender(self.client, self.topic, None, name, **{"transaction.timeout.ms": timeout_ms})
             producer = sender.producer
@@ -125,8 +124,6 @@ class TransactionalWriter:
                     send_offsets(self.client, producer, [next_one], register.metadata())
                     producer.commit_transaction(self.client.wait_seconds)
             return True
-        finally:
-            register.close()
 
     @contextmanager
     def _fenced_by(self, doing: str, timeout_ms: int) -> Iterator[None]:

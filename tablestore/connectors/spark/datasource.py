@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -173,15 +174,12 @@ class KafkaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one split for each Kafka partition that has messages to read."""
-        scan = Scan(self._table.scan_spec())
-        try:
+        with closing(Scan(self._table.scan_spec())) as scan:
             begin = scan.begin()
             # What transactions that are open now write is not read, wherever the read ends.
             ends, until = scan.ends(), scan.until()
             end = ends if until is None else {each: min(until[each], ends.get(each, 0)) for each in until}
             parts = scan.ranges(begin, {each: max(offset, begin.get(each, 0)) for each, offset in end.items()})
-        finally:
-            scan.close()
         return [RangeSplit(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -406,11 +406,8 @@ def read_with_watermark(
         msg = f"column '{taken[0]}': heartbeats use this name in a table with a watermark. Rename it."
         raise InvalidInputError(msg)
     table = KafkaTable.of(connector, options, columns, Side.SOURCE)
-    scan = Scan(table.scan_spec())
-    try:
+    with closing(Scan(table.scan_spec())) as scan:
         partitions = scan.partitions()
-    finally:
-        scan.close()
     if not partitions:
         msg = f"{table.options.what}: no partition exists yet, so there is no watermark."
         raise InvalidInputError(msg)

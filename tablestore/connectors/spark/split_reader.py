@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,12 +82,9 @@ def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> It
                 rest = replace(rest, start=int(records.offsets[-1]) + 1)
                 yield records
         except (DataLostError, NotFoundError):
-            scan = Scan(table.scan_spec())
-            try:
+            with closing(Scan(table.scan_spec())) as scan:
                 left = scan.ranges({at: rest.start}, {at: rest.end}, ids={rest.topic: rest.topic_id})
                 parts = [replace(each, topic_id=rest.topic_id) for each in left]
-            finally:
-                scan.close()
             if rest in parts:
                 raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +102,8 @@ class Wire:
     def committed(self, group: str, topic: str, partitions: Sequence[int] = (0,)) -> list[int]:
         """Give a group's committed offsets; -1001 for none."""
         # A consumer asks: an admin client crashes the process if the coordinator is not ready.
-        offsets = GroupOffsets(KafkaClient({"bootstrap.servers": self.servers}), group)
-        try:
+        with closing(GroupOffsets(KafkaClient({"bootstrap.servers": self.servers}), group)) as offsets:
             found = offsets.committed([(topic, number) for number in partitions])
-        finally:
-            offsets.close()
         return [found.get((topic, number), -1001) for number in partitions]
 
     def commit(self, group: str, topic: str, offset: int, partition: int = 0) -> None:

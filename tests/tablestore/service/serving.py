@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -38,13 +38,10 @@ class Served:
 
     def get(self, path: str, **headers: str) -> Answer:
         """Get a page; redirects are not followed."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             return Answer(answer.status, answer.read().decode(), dict(answer.getheaders()))
-        finally:
-            connection.close()
 
     def table(self, path: str, page: str = "table", more: str = "") -> Answer:
         """Get the page of a table."""
