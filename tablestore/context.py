@@ -21,7 +21,8 @@ from snapshot.store.creation import check_created
 from snapshot.store.table_files import TableFiles
 from tablestore.log_systems import open_log
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import TableOptions, parse_stored
+from tablestore.options.specification import TableOptions
+from tablestore.options.table_options import parse_stored
 
 
 @dataclass(frozen=True)

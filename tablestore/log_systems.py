@@ -18,8 +18,7 @@ from log_system.kafka.system import EventualLog, TransactionalLog
 from log_system.kafka.topic_storage import TopicStorage
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
-from tablestore.options.specification import LOG_SYSTEM
-from tablestore.options.table_options import ForeignRecords, LogOptions, TableOptions
+from tablestore.options.specification import LOG_SYSTEM, ForeignRecords, LogOptions, TableOptions
 from tablestore.reconcile import MissingChanges, Repairs
 
 SERVERS = "kafka.bootstrap.servers"

@@ -20,13 +20,14 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from log_system.index import IndexEntry, LogIndex
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import group_offsets, shortened
 from log_system.kafka.client.connect import kafka_errors
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
-from log_system.kafka.client.topic import TopicOffsets, describe_topic, earliest_offsets, latest_of, latest_offsets
+from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import DataLostError, UnavailableError

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from log_system.base import LogIdentity
 from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import delete_groups, has_offsets
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import (
     TopicIds,
     check_identity,
     delete_topic,
-    describe_topic,
     ensure_topic,
     existing_ids,
     latest_of,

@@ -24,7 +24,8 @@ from tablestore.options.merge_options import (
     split_field_option,
 )
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import OPTIONS, parse_options, without_removed
+from tablestore.options.specification import OPTIONS
+from tablestore.options.table_options import parse_options, without_removed
 from tablestore.options.unknown_options import refuse_unknown_option
 from tablestore.write.publish import check_index
 

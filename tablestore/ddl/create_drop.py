@@ -36,11 +36,8 @@ from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, 
 from tablestore.log_systems import SERVERS, log_storage, with_topic
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import (
-    LogOptions,
-    TableOptions,
-    parse_options,
-)
+from tablestore.options.specification import LogOptions, TableOptions
+from tablestore.options.table_options import parse_options
 from tablestore.options.value_types import names_of
 
 logger = logging.getLogger("tablestore")

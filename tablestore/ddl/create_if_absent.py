@@ -14,8 +14,8 @@ from tablestore.context import TableContext
 from tablestore.ddl.alter import is_changeable
 from tablestore.ddl.create_drop import create, exists
 from tablestore.log_systems import with_topic
-from tablestore.options.specification import LOG_SYSTEM
-from tablestore.options.table_options import TableOptions, parse_options
+from tablestore.options.specification import LOG_SYSTEM, TableOptions
+from tablestore.options.table_options import parse_options
 from tablestore.options.value_types import names_of
 
 

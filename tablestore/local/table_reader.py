@@ -22,7 +22,7 @@ from tablestore.local.rows import reader
 from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
 from tablestore.options.read_options import parse_read_options, timestamp_millis
-from tablestore.options.table_options import TableOptions
+from tablestore.options.specification import TableOptions
 from tablestore.options.value_types import names_of
 from tablestore.read.time_travel import Point, Time, between, chosen_snapshot
 from tablestore.streaming.change_feed import Feed

@@ -22,7 +22,6 @@ from tablestore.options.specification import (
     OPTIONS,
     ChangelogProducer,
     CompactionOptions,
-    ForeignRecords,
     KafkaOptions,
     LogOptions,
     PartitionOptions,
@@ -33,20 +32,6 @@ from tablestore.options.specification import (
 )
 from tablestore.options.unknown_options import ELSEWHERE, refuse_unknown_option
 from tablestore.options.value_types import COLUMNS
-
-__all__ = [
-    "OPTIONS",
-    "CompactionOptions",
-    "ForeignRecords",
-    "KafkaOptions",
-    "LogOptions",
-    "MergeOptions",
-    "PublishOptions",
-    "SnapshotOptions",
-    "TableOptions",
-    "WriteOptions",
-    "parse_options",
-]
 
 _REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}

@@ -17,7 +17,7 @@ from snapshot.records import Snapshot
 from tablestore.inspect.frames import Inspector
 from tablestore.inspect.html import table_html
 from tablestore.options.read_options import NEWEST, ScanMode
-from tablestore.options.table_options import TableOptions
+from tablestore.options.specification import TableOptions
 from tablestore.read import batch
 from tablestore.read.time_travel import Point
 from tablestore.streaming import stream_read

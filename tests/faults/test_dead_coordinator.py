@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import GroupOffsets, delete_groups
 from log_system.kafka.client.connect import KafkaClient
-from log_system.kafka.client.topic import describe_topic
 from snapshot.errors import UnavailableError
 from tablestore.ddl.create_drop import drop
 from tests.harness.cluster import OFFSETS, LocalCluster

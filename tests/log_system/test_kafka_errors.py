@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from log_system.kafka.client.connect import KafkaClient, kafka_errors, translate
-from log_system.kafka.client.errors import FAMILIES, codes
+from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from log_system.kafka.client.errors import FAMILIES, codes, translate
 from log_system.kafka.client.secrets import Secret
 from log_system.kafka.client.topic import delete_topic, ensure_topic
 from log_system.local_kafka.owned import LocalKafka

@@ -12,18 +12,11 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from log_system.kafka.client.admin_requests import partitions_led
+from log_system.kafka.client.admin_requests import describe_topic, partitions_led
 from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
-from log_system.kafka.client.topic import (
-    delete_topic,
-    describe_topic,
-    earliest_offsets,
-    ensure_topic,
-    latest_offsets,
-    topic_ids,
-)
+from log_system.kafka.client.topic import delete_topic, earliest_offsets, ensure_topic, latest_offsets, topic_ids
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
 from tablestore import create_local

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from log_system.kafka.client import shared_admin
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
-from log_system.kafka.client.topic import describe_topic
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import UnavailableError
 from tests.harness.mock_cluster import MockCluster, mock_cluster

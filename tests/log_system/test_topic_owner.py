@@ -18,9 +18,10 @@ from confluent_kafka.admin import ListConsumerGroupsResult
 from typer.testing import CliRunner
 
 from log_system.kafka import topic_storage
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
-from log_system.kafka.client.topic import delete_topic, describe_topic, topic_ids
+from log_system.kafka.client.topic import delete_topic, topic_ids
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.entries import entry_of
 from snapshot.errors import AlreadyExistsError, CorruptedError, NotFoundError, TableReplacedError, UnavailableError

@@ -21,8 +21,6 @@ from log_system.kafka.client.shared_admin import SharedAdmin, forget, lend
 from log_system.outages import OUTAGE_SECONDS
 from snapshot.errors import AlreadyExistsError, NotFoundError, TableStoreError
 
-__all__ = ["KafkaClient", "kafka_errors", "translate"]
-
 logger: Final = logging.getLogger("tablestore.kafka")
 # If a program configures no logging, Python prints warnings to the terminal; our errors contain what matters of these.
 logger.addHandler(logging.NullHandler())

@@ -36,29 +36,6 @@ from log_system.kafka.client.connect import KafkaClient
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 from snapshot.records import LogEnd
 
-__all__ = [
-    "LOOK_SECONDS",
-    "LOOK_SECONDS_MAX",
-    "TopicIds",
-    "TopicOffsets",
-    "TopicShape",
-    "TopicWatch",
-    "check_identity",
-    "delete_topic",
-    "describe_topic",
-    "earliest_of",
-    "earliest_offsets",
-    "ensure_topic",
-    "ensure_topic_of_broker",
-    "existing_ids",
-    "is_gone",
-    "latest_of",
-    "latest_offsets",
-    "stable_ends",
-    "topic_id",
-    "topic_ids",
-]
-
 logger: Final = logging.getLogger("tablestore")
 LOOK_SECONDS: Final = 2.0
 """How often, in seconds, a reader that receives nothing checks whether its topic still exists."""

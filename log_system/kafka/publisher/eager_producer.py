@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from log_system.formats import EncodedRecords
-from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors, translate
+from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors
+from log_system.kafka.client.errors import translate
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.record_limits import record_limit
 from log_system.thread_local_cache import ThreadLocalCache

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import delete_groups
-from log_system.kafka.client.topic import describe_topic
 from log_system.outages import Outages
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage

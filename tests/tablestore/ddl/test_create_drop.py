@@ -15,9 +15,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from log_system.kafka import topic_storage
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import has_offsets
 from log_system.kafka.client.connect import KafkaClient
-from log_system.kafka.client.topic import delete_topic, describe_topic, ensure_topic
+from log_system.kafka.client.topic import delete_topic, ensure_topic
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, TableStoreError, UnavailableError
 from snapshot.schema.ddl_text import as_schema

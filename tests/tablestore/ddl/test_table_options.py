@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from log_system.kafka.option_checks import Consistency, Headers
 from snapshot.errors import InvalidInputError
-from tablestore.options.specification import render_options
-from tablestore.options.table_options import (
+from tablestore.options.specification import (
     OPTIONS,
     CompactionOptions,
     KafkaOptions,
     LogOptions,
     TableOptions,
-    parse_options,
-    parse_stored,
+    render_options,
 )
+from tablestore.options.table_options import parse_options, parse_stored
 
 KAFKA: dict[str, Any] = {"log.system": "kafka", "kafka.bootstrap.servers": "localhost:9092", "kafka.topic": "orders"}
 DAY_MS = 86_400_000
