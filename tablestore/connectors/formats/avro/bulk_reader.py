@@ -6,14 +6,11 @@ straightforward to decode is left out, for ``row_reader`` to decode or reject.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from tablestore.connectors.formats.avro.schema import MILLI, unit_of
-from tablestore.connectors.formats.bulk_decode import BulkRows
 from tablestore.connectors.formats.types import DAY_NANOS
 
 _PAD = 32
@@ -92,22 +89,12 @@ class _Cursors:
         return self.data[start[:, None] + np.arange(width)]
 
 
-def can_read(schema: pa.Schema) -> bool:
-    """Return whether a schema can be decoded in bulk: it has a column, and no map.
+def read(payloads: pa.Array, field: pa.Field) -> tuple[pa.Array, np.ndarray]:
+    """Decode payloads (large_binary, none NULL or empty) as values of a field, without the doubtful ones.
 
-    Maps are left to the row reader, because the last one of duplicate keys wins.
+    Returns:
+        The values, and the position of each value's payload.
     """
-    return len(schema) > 0 and not any(_has_map(kind) for kind in schema.types)
-
-
-def _has_map(data_type: pa.DataType) -> bool:
-    return bool(pt.is_map(data_type)) or any(_has_map(data_type.field(i).type) for i in range(data_type.num_fields))
-
-
-def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
-    """Decode payloads (large_binary, none NULL or empty) and leave out the doubtful ones."""
-    if not len(payloads):
-        return
     _, offsets, data = payloads.buffers()
     ends = np.frombuffer(offsets, np.int64)[payloads.offset : payloads.offset + len(payloads) + 1]
     size = int(ends[-1] - ends[0])
@@ -115,13 +102,9 @@ def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
     padded[:size] = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
     ends = ends - ends[0]
     cursors = _Cursors(padded, ends[:-1].copy(), size)
-    columns = [_field(cursors, slice(None), field) for field in schema]
+    values = _field(cursors, slice(None), field)
     cursors.doubt(slice(None), cursors.at != ends[1:])
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    if cursors.plain.all():
-        yield BulkRows(np.arange(len(payloads)), batch)
-    else:
-        yield BulkRows(np.flatnonzero(cursors.plain), batch.filter(pa.array(cursors.plain)))
+    return values if cursors.plain.all() else values.filter(pa.array(cursors.plain)), np.flatnonzero(cursors.plain)
 
 
 def _field(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.Array:

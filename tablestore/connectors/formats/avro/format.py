@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from log_system.formats.changes_schema import relabel
 from snapshot.errors import InvalidInputError
-from tablestore.connectors.formats.avro import bulk_reader
+from tablestore.connectors.formats.avro.resolving_bulk import resolving_bulk
 from tablestore.connectors.formats.avro.row_reader import AvroRowReader
 from tablestore.connectors.formats.avro.schema import record_schema, with_logical_types
 from tablestore.connectors.formats.avro.writer import encode_row
+from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import DecodedRows, Payloads
-from tablestore.connectors.formats.bulk_decode import BulkRows, decode_in_bulk
+from tablestore.connectors.formats.bulk_decode import decode_in_bulk
 from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import PortableFormat, in_slices, repeated
 from tablestore.connectors.formats.types import check_rows, check_schema
@@ -37,8 +38,7 @@ class AvroRowFormat(PortableFormat):
 
     Attributes:
         fields: the columns, with their logical types.
-        parsed_schema: the Avro schema of the payloads.
-        avro_schema: the same as JSON, for use with any Avro library.
+        avro_schema: the Avro schema of the payloads as JSON, for use with any Avro library.
     """
 
     name = "avro"
@@ -61,11 +61,11 @@ class AvroRowFormat(PortableFormat):
             raise InvalidInputError(msg)
         check_schema(schema, _check_name)
         self.fields = [with_logical_types(field, field.name, legacy=found.legacy) for field in schema]
-        self._one = AvroRowReader(self.fields).read
-        self._coded = pa.schema(self.fields)
-        self._flat = bulk_reader.can_read(schema)
-        self.parsed_schema = record_schema(self._coded)
-        self.avro_schema = json.dumps(self.parsed_schema, separators=(",", ":"), ensure_ascii=False)
+        parsed = record_schema(pa.schema(self.fields))
+        self.avro_schema = json.dumps(parsed, separators=(",", ":"), ensure_ascii=False)
+        written = parse_schema(parsed)
+        self._one = AvroRowReader(written, self.fields, hint="; was it written with another schema?").read
+        self._bulk = resolving_bulk(written, schema)
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Encode rows to one payload each.
@@ -86,12 +86,6 @@ class AvroRowFormat(PortableFormat):
             BadRecordError: a payload is invalid; the error is about the first one.
         """
         return decode_in_bulk(payloads, self._schema, self._bulk, self._one, text=False)
-
-    def _bulk(self, payloads: pa.Array) -> Iterable[BulkRows]:
-        if not self._flat:
-            return
-        for part in bulk_reader.read(payloads, self._coded):
-            yield BulkRows(part.position, relabel(part.batch, self._schema))
 
 
 def _check_name(field: pa.Field, path: str) -> None:

@@ -21,11 +21,11 @@ from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
 from tablestore.connectors.formats.avro.format import AvroRowFormat
 from tablestore.connectors.formats.avro.resolving_bulk import resolving_bulk
-from tablestore.connectors.formats.avro.resolving_reader import ResolvingReader
+from tablestore.connectors.formats.avro.row_reader import AvroRowReader
 from tablestore.connectors.formats.avro.schema_registry import SchemaRegistry
 from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import DecodedRows, Payloads
-from tablestore.connectors.formats.bulk_decode import BulkRows, ReadBulk, decode_in_bulk, in_order
+from tablestore.connectors.formats.bulk_decode import BulkRows, Read, ReadBulk, decode_in_bulk, in_order
 from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import PortableFormat
 from tablestore.connectors.formats.types import check_rows
@@ -115,17 +115,16 @@ class RegistryAvroFormat(PortableFormat):
         self._avro = AvroRowFormat(schema, {}, side=side)
         avro = self._avro.avro_schema
         self.avro_schema = f'["null",{avro}]' if self.is_nullable else avro
-        self._type = parse_schema(json.loads(self.avro_schema))
         if found.schema is not None:
             self._check_given(found.schema)
             self.avro_schema = found.schema
-        self._readers: dict[bytes, tuple[bool, ResolvingReader, ReadBulk]] = {}
+        self._readers: dict[bytes, tuple[ReadBulk, Read]] = {}
 
     def _check_given(self, given: str) -> None:
         """Raise if records of the schema in the options are not those of the table's schema."""
         reason = ""
         try:
-            is_same = parse_schema(json.loads(given)).same_encoding(self._type)
+            is_same = parse_schema(json.loads(given)).same_encoding(parse_schema(json.loads(self.avro_schema)))
         except UnfitError as error:
             is_same, reason = False, f" ({error.reason})"
         if not is_same:
@@ -178,54 +177,29 @@ class RegistryAvroFormat(PortableFormat):
                 positions.setdefault(head, []).append(position)
         parts, errors = [], []
         for head, chosen in positions.items():
+            # Arrow fails without an end, which may be beyond the payloads.
+            bodies = pc.binary_slice(array.take(pa.array(chosen)), _HEAD, 1 << 31)
             try:
-                parts += self._decoded(head, _from(array.take(pa.array(chosen)), _HEAD), np.array(chosen))
+                found = decode_in_bulk(bodies, self._schema, *self._readers_of(head), text=False)
+                parts.append(BulkRows(np.array(chosen)[found.record], found.batch))
+            except UnfitError as error:
+                errors.append(BadRecordError(chosen[0], error.reason, error.field))
             except BadRecordError as error:
                 errors.append(BadRecordError(chosen[error.position], error.reason, error.field))
         if errors:
             raise min(errors, key=lambda error: error.position)
         return in_order(parts, self._schema)
 
-    def _decoded(self, head: bytes, bodies: pa.Array, positions: np.ndarray) -> list[BulkRows]:
-        """Decode the records of payloads with the same head."""
-        try:
-            is_own, reader, bulk = self._reader(head)
-        except UnfitError as error:
-            raise BadRecordError(0, error.reason, error.field) from error
-        rest = np.arange(len(bodies))
-        parts = []
-        if is_own:
-            own = np.ones(len(bodies), bool)
-            records = bodies
-            if self.is_nullable:
-                starts = pc.starts_with(bodies.cast(pa.large_binary()), _THERE.decode())
-                own = starts.to_numpy(zero_copy_only=False)
-                records = _from(bodies.filter(starts), 1)
-            kept = np.flatnonzero(own)
-            try:
-                found = self._avro.decode(records.cast(pa.large_binary()))
-            except BadRecordError as error:
-                raise BadRecordError(int(kept[error.position]), error.reason, error.field) from error
-            parts.append(BulkRows(positions[kept[found.record]], found.batch))
-            rest = np.flatnonzero(~own)
-        if len(rest):
-            try:
-                others = decode_in_bulk(bodies.take(pa.array(rest)), self._schema, bulk, reader.read, text=False)
-            except BadRecordError as error:
-                raise BadRecordError(int(rest[error.position]), error.reason, error.field) from error
-            parts.append(BulkRows(positions[rest[others.record]], others.batch))
-        return parts
-
-    def _reader(self, head: bytes) -> tuple[bool, ResolvingReader, ReadBulk]:
-        """Return the reader of the schema that a payload's head names, and whether the schema is the table's."""
+    def _readers_of(self, head: bytes) -> tuple[ReadBulk, Read]:
+        """Return what decodes payloads of the schema that a payload's head names: many at once, and one."""
         if head not in self._readers:
             if len(head) < _HEAD or head[0]:
                 msg = f"expected a zero byte and the id of a schema in the schema registry, got {head.hex()}"
                 raise UnfitError(msg)
             *referred, schema = self._registry.schema(int.from_bytes(head[1:], "big"))
             written = parse_schema(schema, referred)
-            reader = ResolvingReader(written, self._avro.fields)
-            self._readers[head] = written.same_encoding(self._type), reader, resolving_bulk(written, self._schema)
+            one = AvroRowReader(written, self._avro.fields).read
+            self._readers[head] = resolving_bulk(written, self._schema), one
         return self._readers[head]
 
 
@@ -325,9 +299,3 @@ def _bad(found: DecodedRows, number: int) -> BadRecordError:
 
 def _mask(values: pa.Array) -> np.ndarray:
     return cast("np.ndarray", pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False))
-
-
-def _from(payloads: pa.Array, start: int) -> pa.Array:
-    """Return payloads without their first bytes."""
-    # Arrow fails without an end, which may be beyond the payloads.
-    return pc.binary_slice(payloads, start, 1 << 31)

@@ -1,6 +1,6 @@
-"""Decodes Avro payloads of another schema than the table's in bulk: those of records of plain types.
+"""Decodes Avro payloads in bulk to the rows of a table, whose schema may be another one.
 
-A schema with other types, and a payload that is not straightforward, is left to ``resolving_reader``.
+A schema with other types than those here, and a payload that is not straightforward, is left to ``row_reader``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ _TIMESTAMPS: Final = {f"{local}timestamp-{unit}" for local in ("", "local-") for
 
 def resolving_bulk(written: AvroType, schema: pa.Schema) -> ReadBulk:
     """Return what decodes payloads of a schema to rows of another in bulk; it leaves all out if it cannot."""
-    read = _field(written, "", pa.field("", pa.struct(list(schema)), nullable=False))
+    wanted = pa.field("", pa.struct(list(schema)))
+    read = _field(written, "", wanted) if len(schema) else None
 
     def decoded(payloads: pa.Array) -> Iterator[BulkRows]:
-        if read is None or read.nullable or not len(schema):
+        if read is None or not len(payloads):
             return
-        for part in bulk_reader.read(payloads, pa.schema(list(read.type))):
-            columns = {name: part.batch.column(number) for number, name in enumerate(part.batch.schema.names)}
-            arrays = [_projected(columns.get(field.name), field, len(part.batch)) for field in schema]
-            yield BulkRows(part.position, pa.RecordBatch.from_arrays(arrays, schema=schema))
+        rows, known = bulk_reader.read(payloads, read)
+        there = rows.is_valid()
+        columns = _projected(rows.filter(there), wanted).flatten()
+        position = known[there.to_numpy(zero_copy_only=False)]
+        yield BulkRows(position, pa.RecordBatch.from_arrays(columns, schema=schema), known)
 
     return decoded
 
@@ -60,6 +62,8 @@ def _field(written: AvroType, name: str, wanted: pa.Field | None, within: tuple[
         written = written.parts[1]
     if written.kind == "record":
         data_type = None if any(written is each for each in within) else _struct(written, wanted, (*within, written))
+    elif written.kind == "array":
+        data_type = _list(written, wanted, within)
     elif wanted is None:
         data_type = _PLAIN.get(written.kind)
     else:
@@ -81,6 +85,13 @@ def _struct(written: AvroType, wanted: pa.Field | None, within: tuple[AvroType, 
     return None if not fields or any(each is None for each in fields) else pa.struct(fields)
 
 
+def _list(written: AvroType, wanted: pa.Field | None, within: tuple[AvroType, ...]) -> pa.DataType | None:
+    if wanted is not None and not pt.is_list(wanted.type):
+        return None
+    element = _field(written.parts[0], "element", None if wanted is None else wanted.type.value_field, within)
+    return None if element is None else pa.list_(element)
+
+
 def _plain(written: AvroType, wanted: pa.DataType) -> pa.DataType | None:
     if pt.is_timestamp(wanted):
         return wanted if written.kind == "long" and written.logical in _TIMESTAMPS else None
@@ -88,16 +99,25 @@ def _plain(written: AvroType, wanted: pa.DataType) -> pa.DataType | None:
         return wanted if written.kind == "int" and written.logical == "date" else None
     if pt.is_time(wanted):
         return wanted if written.kind == "int" and written.logical == "time-millis" else None
+    if pt.is_decimal(wanted):
+        is_same = written.kind == "bytes" and written.logical == "decimal" and written.scale == wanted.scale
+        return wanted if is_same else None
     found = None if written.logical else _PLAIN.get(written.kind)
+    if found == pa.int32() and pt.is_integer(wanted) and wanted.bit_width < found.bit_width:
+        return wanted
     return found if found == wanted or (found, wanted) in _WIDER else None
 
 
-def _projected(values: pa.Array | None, wanted: pa.Field, count: int) -> pa.Array:
+def _projected(values: pa.Array | None, wanted: pa.Field, count: int = 0) -> pa.Array:
     """Return values as those of the wanted field: fields of a struct by name, numbers as wider ones."""
     if values is None:
         return pa.nulls(count, wanted.type)
+    hidden = values.is_null() if values.null_count else None
+    if pt.is_list(wanted.type):
+        elements = _projected(values.values, wanted.type.value_field)
+        return pa.ListArray.from_arrays(values.offsets, elements, type=wanted.type, mask=hidden)
     if not pt.is_struct(wanted.type):
         return values.cast(wanted.type)
     columns = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
-    arrays = [_projected(columns.get(field.name), field, count) for field in wanted.type]
-    return pa.StructArray.from_arrays(arrays, fields=list(wanted.type), mask=values.is_null())
+    arrays = [_projected(columns.get(field.name), field, len(values)) for field in wanted.type]
+    return pa.StructArray.from_arrays(arrays, fields=list(wanted.type), mask=hidden)
