@@ -241,12 +241,16 @@ def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence
     return [max(end, 0 if held is None else held.end) for end, held in zip(found, register, strict=True)]
 
 
-def has_kept_compared(log: KafkaLog, after: Compared, now: Sequence[LogEnd]) -> bool:
-    """Return whether the partitions still hold what was compared, judging by their ends and leader epochs.
+def has_kept_compared(table: BoundLog, after: Compared, topic: str, now: Sequence[LogEnd]) -> bool:
+    """Return whether log and table still hold what was compared, up to a snapshot that the table has.
 
-    Nothing is published to partitions that were added since.
+    Judged by the topic's id, the commit's fingerprint, and the ends and leader epochs of the partitions. Nothing is
+    published to partitions that were added since.
     """
-    if len(after.ends) > len(now):
+    log, own = table.settings, table.files.fingerprint(after.snapshot)
+    if after.topic not in ("", topic) or (own and after.commit and own != after.commit):
+        return False
+    if len(after.ends) != log.partitions or len(after.ends) > len(now):
         return False
     was = list(map(LogEnd, after.ends, after.epochs or repeat(-1)))
     is_shorter = any(end.offset < old.offset for old, end in zip(was, now, strict=False))
@@ -334,10 +338,7 @@ def _with_index(found: PartitionMap, partition: int, entries: dict[int, IndexEnt
         held = merged[snapshot]
         ordered[snapshot] = OffsetRange(start, held.end, held.records, held.rows)
         start = held.end
-    return PartitionMap(
-        found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early,
-        found.commit if next(reversed(ordered), 0) == found.last else "", found.after,
-    )  # fmt: skip
+    return replace(found, found=ordered, commit=found.commit if next(reversed(ordered), 0) == found.last else "")
 
 
 def _range(found: PartitionMap, snapshot: int, start: int, rows: int) -> OffsetRange:

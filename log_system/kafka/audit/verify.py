@@ -184,7 +184,10 @@ def verify(
     try:
         # Step 1.
         ends = stable_ends(log.client, log.topic)
-        if after is not None and not _holds(table, after, ends):
+        if after is not None and not (
+            after.snapshot <= table.files.latest()
+            and has_kept_compared(table, after, topic_id(log.client, log.topic), ends)
+        ):
             after = None
         seen = inspect_log(table, meter, after=after, through=through)
     except NotFoundError as error:
@@ -216,23 +219,6 @@ def verify(
         _compared(seen, min(pending, default=seen.last + 1) - 1, ends),
         seen.after,
     )
-
-
-def _holds(table: BoundLog, after: Compared, ends: Sequence[LogEnd]) -> bool:
-    """Return whether log and table still contain what was compared, judging by the fingerprint and the end offsets.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-    """
-    log = table.settings
-    if after.topic not in ("", topic_id(log.client, log.topic)) or len(after.ends) != log.partitions:
-        return False
-    if after.snapshot > table.files.latest():
-        return False
-    own = table.files.fingerprint(after.snapshot)
-    if own and after.commit and own != after.commit:
-        return False
-    return has_kept_compared(log, after, ends)
 
 
 def _compared(seen: Inspection, snapshot: int, now: Sequence[LogEnd]) -> Compared:

@@ -34,6 +34,7 @@ from log_system.kafka.register import RegisterPosition
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Mended, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.messages import counted
+from snapshot.records import LogEnd
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 
@@ -122,7 +123,7 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
         return unusable_topic(table, str(error))
     if len(seen.bounds) != log.partitions:
         return wrong_partitions(table, len(seen.bounds))
-    if after is not None and not (_holds(table, seen, after) and has_kept_compared(log, after, log_end)):
+    if after is not None and not _holds(table, seen, after, log_end):
         return _compare(table, None, meter)
     # Step 2.
     _compare_partitions(table, log, seen, after, findings, meter)
@@ -217,14 +218,11 @@ def _others(table: BoundLog, seen: _Seen) -> list[int]:
     return found
 
 
-def _holds(table: BoundLog, seen: _Seen, after: Compared) -> bool:
+def _holds(table: BoundLog, seen: _Seen, after: Compared, now: Sequence[LogEnd]) -> bool:
     """Return whether log and table still contain what was compared and what followed."""
     if after.snapshot > seen.settled or after.snapshot + 1 < table.files.oldest():
         return False
-    own = table.files.fingerprint(after.snapshot)
-    if (own and after.commit and own != after.commit) or after.topic not in ("", seen.topic_id):
-        return False
-    if len(after.ends) != len(seen.bounds):
+    if not has_kept_compared(table, after, seen.topic_id, now):
         return False
     return all(seen.bounds[p][0] <= end <= seen.settled_end(p) for p, end in enumerate(after.ends))
 

@@ -70,7 +70,6 @@ Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 _LOOK_SECONDS: Final = 2.0
 """If a partition has no leader for this many seconds, its topic may be deleted rather than new, so look it up."""
-_SILENT: Final = (_NO_ANSWER,)
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _POLL_SECONDS: Final = 0.5
 _TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001 - the client has no public name for it
@@ -175,8 +174,7 @@ class Cluster:
                     found = {(at.topic, at.partition): future.result() for at, future in answers.items()}
                     if any(at.offset == OFFSET_INVALID for at in found.values()):
                         # librdkafka 2.16 reports no error for a partition whose leader does not respond.
-                        (silent,) = _SILENT
-                        raise KafkaException(KafkaError(silent, "the leader of a partition does not respond"))
+                        raise KafkaException(KafkaError(_NO_ANSWER, "the leader of a partition does not respond"))
                     return found
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
@@ -184,7 +182,7 @@ class Cluster:
                     may_pass = is_unavailable(error) or error.args[0].code() in _NO_SUCH
                     if not may_pass or seconds > self._client.wait_seconds:
                         raise
-                    if error.args[0].code() not in _SILENT and seconds > looks * _LOOK_SECONDS:
+                    if error.args[0].code() != _NO_ANSWER and seconds > looks * _LOOK_SECONDS:
                         looks += 1
                         self.described(sorted({each.topic for each in asked}))
                     # A client keeps using stale leaders for minutes (seen with librdkafka 2.16).

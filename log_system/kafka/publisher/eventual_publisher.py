@@ -202,18 +202,17 @@ class EventualPublisher(KafkaPublisher):
             flush(self._producer, log.client.wait_seconds)
             # What was sent just now may be in a later leader epoch.
             after = self._log_ends(check=False) if streams else ends
-            moved = [
-                replace(
+            moved = {
+                p: replace(
                     self._moved(p, ends[p].offset, None if p in split else streams.get(p), settled),
                     epoch=(after if p in streams else ends)[p].epoch,
                 )
                 for p in range(log.partitions)
-            ]
-            if settled is not None:
-                self._send_offsets(moved, range(log.partitions))
-            self._producer.commit_transaction(log.client.wait_seconds)
-        if settled is not None:
-            self._register = moved
+            }
+            if settled is None:
+                self._producer.commit_transaction(log.client.wait_seconds)
+            else:
+                self._move_register(moved)
         return sent
 
     def _has_lost(self, partition: int, start: int, first: int) -> bool:

@@ -187,10 +187,7 @@ class KafkaPublisher:
         doing = f"restore the register of topic {self._log.topic!r}"
         with self._as_owner(), kafka_errors(doing, self._log.client, handle=self._producer):
             self._producer.begin_transaction()
-            self._send_offsets(list(positions.values()), list(positions))
-            self._producer.commit_transaction(self._log.client.wait_seconds)
-        for partition, position in positions.items():
-            self._register[partition] = position
+            self._move_register(positions)
 
     def abort_hanging(self) -> None:
         """Abort transactions of this log's own publishers that are open though their coordinator has ended them.
@@ -270,10 +267,7 @@ class KafkaPublisher:
                 for snapshot, each in zip(ids, senders, strict=True)
             }
             moved = {partition: position for each in sent.values() for partition, position in each.items()}
-            self._send_offsets(list(moved.values()), list(moved))
-            self._producer.commit_transaction(self._log.client.wait_seconds)
-        for partition, position in moved.items():
-            self._register[partition] = position
+            self._move_register(moved)
         return sent
 
     def _produce(self, changes: ChangeSet, partitions: Sequence[int]) -> dict[int, Sender]:
@@ -326,11 +320,16 @@ class KafkaPublisher:
             send_offsets(self._log.client, producer, [word], self._tasks_group)
             producer.commit_transaction(self._log.client.wait_seconds)
 
-    def _send_offsets(self, positions: Sequence[RegisterPosition], partitions: Sequence[int]) -> None:
-        offsets = [
-            TopicPartition(self._log.topic, p, position.end, position.metadata())
-            for p, position in zip(partitions, positions, strict=True)
-        ]
+    def _move_register(self, positions: Mapping[int, RegisterPosition]) -> None:
+        """Commit the open transaction with the register at other positions in some partitions."""
+        self._send_offsets(positions)
+        self._producer.commit_transaction(self._log.client.wait_seconds)
+        for partition, position in positions.items():
+            self._register[partition] = position
+
+    def _send_offsets(self, positions: Mapping[int, RegisterPosition]) -> None:
+        topic = self._log.topic
+        offsets = [TopicPartition(topic, p, position.end, position.metadata()) for p, position in positions.items()]
         send_offsets(self._log.client, self._producer, offsets, self._group)
 
     def _fence_tasks(self) -> None:
