@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from log_system.index import IndexEntry
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.delta.forked import is_forked
@@ -21,11 +20,8 @@ from tablestore.local.handle import LocalHandle
 from tablestore.local.repeatable import repeatable, repeatable_loosely
 from tablestore.local.staging import stage_rows
 from tablestore.local.table_reader import LocalTableReader
-from tablestore.maintenance.compact import compact
 from tablestore.table.handle import exclusive
-from tablestore.table.maintenance import Maintenance
 from tablestore.write.arrow_input import delete_columns, deletes_reader
-from tablestore.write.metrics import Hook
 from tablestore.write.tabular_input import Tabular, open_loosely, read_tabular
 
 if TYPE_CHECKING:
@@ -125,7 +121,6 @@ class LocalTable(LocalTableReader):
     def __init__(self, table: TableContext) -> None:
         """Do not call this directly; use ``open_local``."""
         super().__init__(LocalHandle(table))
-        self.maintenance = Maintenance(self._handle)
 
     def __reduce__(self) -> tuple[Callable[[str], LocalTable], tuple[str]]:
         """Pickle how the table is opened, client options included: another process gets a handle of its own."""
@@ -138,15 +133,6 @@ class LocalTable(LocalTableReader):
         from tablestore.table.alter import Alter  # noqa: PLC0415 - PySpark takes a moment to import
 
         return Alter(self._handle)
-
-    @property
-    def metrics(self) -> Hook | None:
-        """A function called after each write, publish, compaction and expiry; see ``TableStore.metrics``."""
-        return self._handle.writer.meter.hook
-
-    @metrics.setter
-    def metrics(self, hook: Hook | None) -> None:
-        self._handle.writer.meter.hook = hook
 
     @exclusive
     def write(self, data: Tabular, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -300,16 +286,6 @@ class LocalTable(LocalTableReader):
             ConflictError: Other writers committed first too often; nothing was written.
         """
         return self._handle.finish(self._handle.verbs.truncate(batch))
-
-    @exclusive
-    def compact(self) -> Snapshot | None:
-        """Merge all changes into the base table, or combine small files; see ``TableStore.compact``."""
-        return compact(self._handle.refresh(), self._handle.run_tasks)
-
-    @exclusive
-    def recover(self, *, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
-        """Publish every committed snapshot that the log lacks; see ``TableStore.recover``."""
-        return self._handle.recover(skip_foreign)
 
     def close(self) -> None:
         """Close the connections to the broker; the next call that needs them opens them again."""

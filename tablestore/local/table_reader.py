@@ -22,31 +22,27 @@ from tablestore.local.rows import reader
 from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
 from tablestore.options.read_options import parse_read_options, timestamp_millis
-from tablestore.options.specification import TableOptions
 from tablestore.options.value_types import names_of
 from tablestore.read.time_travel import Point, Time, between, chosen_snapshot
 from tablestore.streaming.change_feed import Feed
-from tablestore.table.consumers import TableConsumers
-from tablestore.table.log import TableLog
-from tablestore.table.tags import TableTags
+from tablestore.table.open_table import OpenTable
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
     import polars
 
 
-class LocalTableReader:
+class LocalTableReader(OpenTable):
     """The part of ``LocalTable`` that changes no rows.
 
     Buckets are read by one thread per core, each in bounded memory (about 320 MB at most).
     """
 
+    _handle: LocalHandle
+
     def __init__(self, handle: LocalHandle) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._threads = cores()
-        self.tags = TableTags(handle)
-        self.consumers = TableConsumers(handle)
-        self.log = TableLog(handle)
 
     @property
     def _table(self) -> TableContext:
@@ -54,29 +50,9 @@ class LocalTableReader:
         return self._handle.table
 
     @property
-    def path(self) -> str:
-        """The table's folder."""
-        return self._table.path
-
-    @property
     def schema(self) -> pa.Schema:
         """The table's schema; primary key columns are not nullable."""
         return self._table.spec.arrow
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """The primary key columns; empty for a table without a key."""
-        return self._table.spec.primary_key
-
-    @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The partition columns."""
-        return self._table.spec.partition_by
-
-    @property
-    def options(self) -> TableOptions:
-        """The table's options."""
-        return self._table.options
 
     @property
     def feed_schema(self) -> pa.Schema:

@@ -25,19 +25,16 @@ from snapshot.schema.evolution import (
 from tablestore.after_write import after_write
 from tablestore.ddl.alter import alter
 from tablestore.options.value_types import names_of
-from tablestore.table.handle import TableHandle, exclusive
+from tablestore.table.handle import HasHandle, exclusive
 from tablestore.write.publish import pending_on_error
 
 
-class Alter:
+class Alter(HasHandle):
     """Changes the columns and options of one table.
 
     Each call commits one snapshot without rows; ``table.alter(change, change, ...)`` makes several changes at once. A
     nested field is named by its path: ``struct.field``, ``list.element.field``, ``map.value.field``.
     """
-
-    def __init__(self, handle: TableHandle) -> None:
-        self._handle = handle
 
     @exclusive
     def __call__(

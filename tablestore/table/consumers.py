@@ -7,14 +7,11 @@ import warnings
 from tablestore.read.time_travel import Point
 from tablestore.streaming import consumers
 from tablestore.streaming.consumers import Consumer
-from tablestore.table.handle import TableHandle
+from tablestore.table.handle import HasHandle
 
 
-class TableConsumers:
+class TableConsumers(HasHandle):
     """The named consumers of one table; ``read_stream(consumer=...)`` adds one."""
-
-    def __init__(self, handle: TableHandle) -> None:
-        self._handle = handle
 
     def __call__(self) -> list[Consumer]:
         """Return the consumers; deprecated."""

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial, wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from log_system.base import LogPublisher, TaskRunner
 from log_system.index import IndexEntry
@@ -173,11 +173,11 @@ class TableHandle(ABC):
         """Delete all rows of some partitions."""
 
 
-class HasHandle(Protocol):
+class HasHandle:
     """A table or one of its parts."""
 
-    @property
-    def _handle(self) -> TableHandle: ...
+    def __init__(self, handle: TableHandle) -> None:
+        self._handle = handle
 
 
 S = TypeVar("S", bound=HasHandle)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from log_system.report import Progress, RepairReport
-from tablestore.table.handle import TableHandle, exclusive
+from tablestore.table.handle import HasHandle, exclusive
 from tablestore.write.publish import recover
 
 
-class TableLog:
+class TableLog(HasHandle):
     """The log of one table."""
-
-    def __init__(self, handle: TableHandle) -> None:
-        self._handle = handle
 
     @property
     def shows_uncommitted(self) -> bool:

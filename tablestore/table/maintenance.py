@@ -8,14 +8,11 @@ from tablestore.maintenance import remove_orphans, rollback
 from tablestore.maintenance.expire_partitions import PartitionsReport
 from tablestore.maintenance.expire_snapshots import Age, ExpireReport, expire, rules_of
 from tablestore.read.time_travel import Point
-from tablestore.table.handle import TableHandle, exclusive
+from tablestore.table.handle import HasHandle, exclusive
 
 
-class Maintenance:
+class Maintenance(HasHandle):
     """Maintenance of one table. Compaction and expiry also run by themselves after writes; see the options."""
-
-    def __init__(self, handle: TableHandle) -> None:
-        self._handle = handle
 
     def expire(
         self,

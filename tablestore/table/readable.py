@@ -17,50 +17,26 @@ from snapshot.records import Snapshot
 from tablestore.inspect.frames import Inspector
 from tablestore.inspect.html import table_html
 from tablestore.options.read_options import NEWEST, ScanMode
-from tablestore.options.specification import TableOptions
 from tablestore.read import batch
 from tablestore.read.time_travel import Point
 from tablestore.streaming import stream_read
-from tablestore.table.consumers import TableConsumers
-from tablestore.table.log import TableLog
+from tablestore.table.open_table import OpenTable
 from tablestore.table.spark_handle import SparkHandle
-from tablestore.table.tags import TableTags
 
 
-class ReadableTable:
+class ReadableTable(OpenTable):
     """The part of ``TableStore`` that changes no rows."""
 
-    def __init__(self, handle: SparkHandle) -> None:
-        self._handle = handle
-        self.tags = TableTags(handle)
-        self.consumers = TableConsumers(handle)
-        self.log = TableLog(handle)
-        self.inspect = Inspector(handle.spark, handle.refresh)
+    _handle: SparkHandle
 
-    @property
-    def path(self) -> str:
-        """The table's folder."""
-        return self._handle.table.path
+    def __init__(self, handle: SparkHandle) -> None:
+        super().__init__(handle)
+        self.inspect = Inspector(handle.spark, handle.refresh)
 
     @property
     def schema(self) -> StructType:
         """The columns, as of this handle's last verb or ``refresh``; primary key columns are NOT NULL."""
         return copy.deepcopy(self._handle.table.spec.schema)
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """The primary key's columns; empty for an append table."""
-        return self._handle.table.spec.primary_key
-
-    @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The partition columns."""
-        return self._handle.table.spec.partition_by
-
-    @property
-    def options(self) -> TableOptions:
-        """The table's options, as of this handle's last verb or ``refresh``."""
-        return self._handle.table.options
 
     def refresh(self) -> Self:
         """Read the table's definition again, which another handle may have changed, and return this handle.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from log_system.index import IndexEntry
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import CorruptedError, NotFoundError
@@ -26,16 +25,13 @@ from tablestore.ddl.create_if_absent import create_if_absent
 from tablestore.dml.conditions import Condition, Value
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On
-from tablestore.maintenance.compact import compact
 from tablestore.streaming.stream_write import start_stream
 from tablestore.table.alter import Alter
 from tablestore.table.batch_writer import BatchWriter
 from tablestore.table.handle import exclusive
-from tablestore.table.maintenance import Maintenance
 from tablestore.table.readable import ReadableTable
 from tablestore.table.spark_handle import SparkHandle
 from tablestore.write.frame_input import deletes_of, frame_of, is_tabular, stage_frame
-from tablestore.write.metrics import Hook
 from tablestore.write.tabular_input import Tabular
 
 _MOVED = {
@@ -82,7 +78,6 @@ class TableStore(ReadableTable):
         handle = SparkHandle(spark, table)
         super().__init__(handle)
         self.alter = Alter(handle)
-        self.maintenance = Maintenance(handle)
 
     if not TYPE_CHECKING:  # a type checker shall report the old names
 
@@ -184,19 +179,6 @@ class TableStore(ReadableTable):
             UnavailableError: The file system does not answer.
         """
         return create_drop.exists(os.fspath(path))
-
-    @property
-    def metrics(self) -> Hook | None:
-        """A function called after each write, commit, publish, compaction and expiry of this handle; None for none.
-
-        It gets a ``tablestore.write.metrics.Measured``. An error that it raises is logged and stops nothing. Spark
-        measures reads and streams itself, in observable metrics and a query's progress.
-        """
-        return self._handle.writer.meter.hook
-
-    @metrics.setter
-    def metrics(self, hook: Hook | None) -> None:
-        self._handle.writer.meter.hook = hook
 
     @exclusive
     def write(
@@ -387,37 +369,6 @@ class TableStore(ReadableTable):
             trigger=trigger,
             query_name=query_name,
         )
-
-    @exclusive
-    def compact(self) -> Snapshot | None:
-        """Merge all changes into the base table, so that any Delta reader sees the newest snapshot. Publishes nothing.
-
-        In a table without a key, rewrite small files into larger ones.
-
-        Returns:
-            The maintenance snapshot; None if there was nothing to do.
-        """
-        return compact(self._handle.refresh(), self._handle.run_tasks)
-
-    @exclusive
-    def recover(self, *, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
-        """Publish the snapshots that are committed and not in the log, after a crash of any writer.
-
-        In a table without a key this includes commits of other Delta writers (``DELETE``, ``UPDATE``, ``MERGE``,
-        ``RESTORE``, an overwrite): the difference between the rows removed and added becomes a snapshot's changes.
-
-        Args:
-            skip_foreign: Versions of other Delta writers to leave out of log and streams for good, such as those whose
-                files are gone. A warning says what each did.
-
-        Returns:
-            The entries added to the log index; empty without a log.
-
-        Raises:
-            InvalidInputError: A version to skip is not a commit of another writer that waits to be published.
-            DataLostError: Files that another writer removed are gone; the message says how to skip its version.
-        """
-        return self._handle.recover(skip_foreign)
 
     @exclusive
     def drop(self, *, keep_topic: bool = False) -> None:

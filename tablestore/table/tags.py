@@ -7,14 +7,11 @@ import warnings
 from snapshot.store.tags import Tag
 from tablestore.maintenance import change_tags
 from tablestore.read.time_travel import Point
-from tablestore.table.handle import TableHandle
+from tablestore.table.handle import HasHandle
 
 
-class TableTags:
+class TableTags(HasHandle):
     """The tags of one table. A tagged snapshot can be read by ``read(tag=...)`` after it has expired."""
-
-    def __init__(self, handle: TableHandle) -> None:
-        self._handle = handle
 
     def __call__(self) -> list[Tag]:
         """Return the tags; deprecated."""
