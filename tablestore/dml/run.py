@@ -42,7 +42,7 @@ class Verbs:
 
     def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
         """Delete the rows that a condition selects."""
-        self._check_table("delete")
+        self._writer.refresh().check_says_deletes("delete")
         checked = self._writer.checked(lambda: (self._condition(where, "delete"), self._needs(where)))
 
         def changes(base: int) -> Changes:
@@ -57,7 +57,7 @@ class Verbs:
 
     def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
-        self._check_table("update")
+        self._writer.refresh().check_says_deletes("update")
 
         def check() -> tuple[Column, dict[str, Column]]:
             columns = checked_values(values, self._table.spec.schema, self._no_rows(), "update: set")
@@ -80,7 +80,7 @@ class Verbs:
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
         """Replace the rows that a condition selects, some partitions, or all rows."""
-        self._check_table("overwrite", all_rows=where is None and not dynamic)
+        self._writer.refresh().check_says_deletes("overwrite", all_rows=where is None and not dynamic)
 
         def check() -> Column | None:
             self._check_rows(frame, "overwrite")
@@ -108,7 +108,7 @@ class Verbs:
 
     def truncate(self, batch: Batch) -> Snapshot | None:
         """Delete all rows."""
-        self._check_table("truncate", all_rows=True)
+        self._writer.refresh().check_says_deletes("truncate", all_rows=True)
         if self._table.spec.has_key:
             return self._change(
                 "truncate",
@@ -120,7 +120,7 @@ class Verbs:
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
         """Merge rows of a source into the table."""
-        self._check_table("merge")
+        self._writer.refresh().check_says_deletes("merge")
         checked = self._writer.checked(lambda: checked_merge(self._spark, self._table.spec, source, on, when))
         if self._table.spec.has_key:
             return self._change(
@@ -193,15 +193,6 @@ class Verbs:
     def _no_rows(self) -> DataFrame:
         # Not kept: Spark Connect checks nothing on a frame whose columns it has been asked for before.
         return empty(self._spark, self._table.spec.schema)
-
-    def _check_table(self, verb: str, *, all_rows: bool = False) -> None:
-        """Reload the table definition, and check that the log can express the statement's changes.
-
-        Raises:
-            InvalidInputError: the log's format cannot express a delete in this table.
-        """
-        self._writer.refresh()
-        self._table.check_says_deletes(verb, all_rows=all_rows)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Check that a frame's columns are the table's.

@@ -58,7 +58,7 @@ class LocalVerbs:
 
     def delete(self, where: str, batch: object) -> Snapshot | None:
         """Delete the rows that a condition selects."""
-        self._check("delete")
+        self._writer.refresh().check_says_deletes("delete")
         changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "delete", where))
         if not self._table.spec.has_key:
             return self._writer.replace(
@@ -68,7 +68,7 @@ class LocalVerbs:
 
     def update(self, where: str | None, values: Mapping[str, Value], batch: object) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
-        self._check("update")
+        self._writer.refresh().check_says_deletes("update")
         spec = self._table.spec
         if not values:
             msg = f"update: set: expected new values by column, such as {{'price': 'price * 2'}}; got {values!r}."
@@ -83,7 +83,7 @@ class LocalVerbs:
 
     def overwrite(self, rows: Batches, where: str | None, batch: object, *, dynamic: bool) -> Snapshot | None:
         """Replace the rows that a condition selects, the partitions that occur in the rows, or all rows."""
-        self._check("overwrite", all_rows=where is None and not dynamic)
+        self._writer.refresh().check_says_deletes("overwrite", all_rows=where is None and not dynamic)
         if dynamic:
             check_dynamic(self._table.spec, where)
             if not self._table.spec.has_key:
@@ -110,7 +110,7 @@ class LocalVerbs:
 
     def truncate(self, batch: object) -> Snapshot | None:
         """Delete all rows."""
-        self._check("truncate", all_rows=True)
+        self._writer.refresh().check_says_deletes("truncate", all_rows=True)
         if self._table.spec.has_key:
             return self._change("truncate", batch, lambda base: self._deletes(base, None), all_rows=True)
         return self._writer.replace(
@@ -119,7 +119,7 @@ class LocalVerbs:
 
     def merge(self, source: Batches, on: str | Sequence[str], when: Sequence[Clause], batch: object) -> Snapshot | None:
         """Merge rows of a source into the table."""
-        self._check("merge")
+        self._writer.refresh().check_says_deletes("merge")
         merge = self._writer.checked(lambda: LocalMerge(self._table.spec, source.schema, on, when))
         with merge().opened(source()) as engine:
             if self._table.spec.has_key:
@@ -127,11 +127,6 @@ class LocalVerbs:
             return self._writer.replace(
                 lambda base: self._merge_files(merge(), engine, base), CommitId.of(batch), kind="merge"
             )
-
-    def _check(self, verb: str, *, all_rows: bool = False) -> None:
-        """Reload the table's definition, and check that the log can express the statement's changes."""
-        self._writer.refresh()
-        self._table.check_says_deletes(verb, all_rows=all_rows)
 
     def _change(
         self,
