@@ -85,10 +85,10 @@ class DdlReader(TypeReader, QueryReader):
         start = self._index
         names = self._names_alone() if self._is_word("(") else ()
         body = self._body() if self._is_word("(") else _Body()
-        comment = self._text("the comment") if self._take("COMMENT") else None
+        comment = self._comment()
         if self._is_word("DISTRIBUTED"):
             self.raise_error("DISTRIBUTED is not supported: set option 'bucket'")
-        partitioned_by = self._list_of(lambda: self._name("the name of a column")) if self._partitioned() else ()
+        partitioned_by = self._column_names() if self._partitioned() else ()
         options = self._options() if self._take("WITH") and not self._take("(", ")") else ()
         like = self._like() if self._take("LIKE") else None
         is_of_query = self._is_word("AS")
@@ -121,7 +121,7 @@ class DdlReader(TypeReader, QueryReader):
             at += 2
         if at >= len(self._tokens) or self._tokens[at].text != ")":
             return ()
-        return self._list_of(lambda: self._name("the name of a column"))
+        return self._column_names()
 
     def _partitioned(self) -> bool:
         # sqlglot tokenizes PARTITIONED BY as one word.
@@ -145,7 +145,7 @@ class DdlReader(TypeReader, QueryReader):
             if self._is_word("UNIQUE"):
                 self.raise_error("UNIQUE is not supported: a table has a PRIMARY KEY")
             self._need("PRIMARY KEY")
-            self._set_key(body, self._list_of(lambda: self._name("the name of a column")), start)
+            self._set_key(body, self._column_names(), start)
             self._not_enforced(start)
         else:
             column, is_key = self._column()
@@ -224,7 +224,7 @@ class DdlReader(TypeReader, QueryReader):
     def _create_view(self, temporary: bool) -> CreateView:
         if_not_exists = self._take("IF", "NOT", "EXISTS")
         name = self._object_name("the name of the view")
-        columns = self._list_of(lambda: self._name("the name of a column")) if self._is_word("(") else ()
+        columns = self._column_names() if self._is_word("(") else ()
         comment = self._comment()
         self._need("AS")
         return CreateView(name, self._query(), columns, comment, if_not_exists, temporary)
@@ -299,14 +299,10 @@ class DdlReader(TypeReader, QueryReader):
 
     def _dropped(self, name: str, if_exists: bool) -> Statement:
         """Parse what follows DROP in ``ALTER TABLE``."""
-        return AlterDrop(name, self._dropped_columns(), if_exists)
-
-    def _dropped_columns(self) -> tuple[str, ...]:
         self._take("COLUMN")
         self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
-        if self._is_word("("):
-            return self._list_of(lambda: self._name("the name of a column"))
-        return (self._name("the name of a column"),)
+        columns = self._column_names() if self._is_word("(") else (self._name("the name of a column"),)
+        return AlterDrop(name, columns, if_exists)
 
     def _refuse(self, *phrases: tuple[str, ...]) -> None:
         for words in phrases:

@@ -87,7 +87,7 @@ class VerbReader(DdlReader):
         if options or dynamic not in {None, "true", "false"}:
             self.raise_error(f"the only hint of INSERT OVERWRITE is OPTIONS('{DYNAMIC}' = 'false') or 'true'", start)
         partition = self._in_partition()
-        names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
+        names = self._column_names() if self._names_follow() else ()
         is_dynamic = None if dynamic is None else dynamic == "true"
         return Overwrite(target, self._query(), names, partition, is_dynamic, place)
 
@@ -181,7 +181,7 @@ class VerbReader(DdlReader):
         return Doing.UPDATE, self._assignments()
 
     def _inserted(self) -> Assignments:
-        names = self._list_of(lambda: self._name("the name of a column"))
+        names = self._column_names()
         self._need("VALUES")
         start = self._curr
         values = self._list_of(lambda: self._value("a value"))

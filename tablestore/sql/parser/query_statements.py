@@ -208,7 +208,7 @@ class QueryReader(JsonReader):
                 # sqlglot tokenizes PARTITION BY as one word.
                 partition = self._partition() if self._take("PARTITION BY") else ()
             elif self._take("DESCRIPTOR"):
-                (column,) = self._list_of(lambda: self._name("the name of a column"))
+                (column,) = self._column_names()
             else:
                 wanted = [each for each in ARGUMENTS[kind] if each not in given]
                 at = self._curr
@@ -252,7 +252,7 @@ class QueryReader(JsonReader):
 
     def _partition(self) -> tuple[str, ...]:
         if self._is_word("("):
-            return self._list_of(lambda: self._name("the name of a column"))
+            return self._column_names()
         names = [self._name("the name of a column")]
         while self._is_word(",") and self._next and self._next.text.upper() != "DESCRIPTOR" and self._index + 2 < len(self._tokens) and self._tokens[self._index + 2].text != "=>":  # fmt: skip  # noqa: E501
             self._need(",")
@@ -272,7 +272,7 @@ class QueryReader(JsonReader):
         target = self._object_name("the name of the table")
         hint = self.hints.pop(self._prev.end, None)
         partition = self._in_partition()
-        names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
+        names = self._column_names() if self._names_follow() else ()
         return Insert(target, self._query(), names, () if hint is None else hint.options, partition)
 
     def _in_partition(self) -> tuple[tuple[str, Expression | None], ...]:

@@ -151,6 +151,9 @@ class Reader(SparkParser):
             self._expected("',' or ')'")
         return tuple(items)
 
+    def _column_names(self) -> tuple[str, ...]:
+        return self._list_of(lambda: self._name("the name of a column"))
+
     def _key(self) -> str:
         """Parse an option's name: in quotes, or bare as in Flink's documentation (``scan.startup.mode``)."""
         token = self._curr
