@@ -56,8 +56,7 @@ def decode_in_bulk(
         BadRecordError: a payload is invalid; the error is about the first one.
     """
     array = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
-    there = pc.fill_null(pc.greater(pc.binary_length(array), 0), fill_value=False)
-    positions = np.flatnonzero(there.to_numpy(zero_copy_only=False))
+    positions = np.flatnonzero(as_mask(pc.greater(pc.binary_length(array), 0)))
     given = array if len(positions) == len(array) else array.take(pa.array(positions))
     parts: list[BulkRows] = []
     read = np.zeros(len(payloads), bool)
@@ -80,11 +79,17 @@ def _texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     try:
         return payloads.cast(pa.large_string()), None
     except pa.ArrowInvalid:
-        valid = np.array([_is_utf8(payload) for payload in payloads.to_pylist()])
+        valid = np.array([is_utf8(payload) for payload in payloads.to_pylist()])
         return payloads.filter(pa.array(valid)).cast(pa.large_string()), valid
 
 
-def _is_utf8(payload: bytes) -> bool:
+def as_mask(values: pa.Array) -> np.ndarray:
+    """Return booleans as a mask, which is false where they are NULL."""
+    return np.array(pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False), bool)
+
+
+def is_utf8(payload: bytes) -> bool:
+    """Return whether bytes are valid UTF-8."""
     try:
         payload.decode("utf-8")
     except UnicodeDecodeError:

@@ -104,12 +104,16 @@ def joined(parts: Sequence[pa.Array | str], rows: int) -> pa.Array:
 
 def bytes_of(texts: pa.Array) -> np.ndarray:
     """Return the bytes of all texts; they may include bytes of NULL slots."""
+    bounds, data = bounds_and_bytes(texts)
+    return data[bounds[0] : bounds[-1]] if len(texts) else data[:0]
+
+
+def bounds_and_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return where texts (or binary values) begin, the end of the last one, and the bytes that these places are in."""
     _, offsets, data = texts.buffers()
-    if data is None or not len(texts):
-        return np.zeros(0, np.uint8)
-    width = np.int64 if pt.is_large_string(texts.type) else np.int32
-    ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    width = np.int64 if texts.type in (pa.large_string(), pa.large_binary()) else np.int32
+    bounds = np.frombuffer(offsets or b"", width)[texts.offset : texts.offset + len(texts) + 1]
+    return bounds, np.frombuffer(data or b"", np.uint8)
 
 
 def _needs_escapes(texts: pa.Array) -> bool:

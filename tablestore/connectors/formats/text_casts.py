@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tablestore.connectors.formats.column_texts import bytes_of
+from tablestore.connectors.formats.column_texts import bounds_and_bytes, bytes_of
 from tablestore.connectors.formats.types import TIME, in_years_1_to_9999
 
 Cast = tuple[pa.Array, np.ndarray | None]
@@ -141,14 +141,12 @@ def _refuse(doubt: bool) -> None:
 
 def _spans(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the start and end offsets of the non-NULL texts, and the data buffer they point into."""
-    _, offsets, data = texts.buffers()
-    width = np.int64 if pt.is_large_string(texts.type) else np.int32
-    ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
-    starts, ends = ends[:-1], ends[1:]
+    bounds, data = bounds_and_bytes(texts)
+    starts, ends = bounds[:-1], bounds[1:]
     if texts.null_count:
         there = texts.is_valid().to_numpy(zero_copy_only=False)
         starts, ends = starts[there], ends[there]
-    return starts, ends, np.frombuffer(data if data is not None else b"", np.uint8)
+    return starts, ends, data
 
 
 def _has_letter(texts: pa.Array, letter: str) -> bool:

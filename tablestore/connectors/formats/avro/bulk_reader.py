@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from tablestore.connectors.formats.avro.schema import MILLI, unit_of
+from tablestore.connectors.formats.bulk_decode import is_utf8
+from tablestore.connectors.formats.column_texts import bounds_and_bytes
 from tablestore.connectors.formats.types import DAY_NANOS
 
 _PAD = 32
@@ -95,12 +97,11 @@ def read(payloads: pa.Array, field: pa.Field) -> tuple[pa.Array, np.ndarray]:
     Returns:
         The values, and the position of each value's payload.
     """
-    _, offsets, data = payloads.buffers()
-    ends = np.frombuffer(offsets, np.int64)[payloads.offset : payloads.offset + len(payloads) + 1]
-    size = int(ends[-1] - ends[0])
+    bounds, data = bounds_and_bytes(payloads)
+    size = int(bounds[-1] - bounds[0])
     padded = np.zeros(size + _PAD, np.uint8)
-    padded[:size] = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
-    ends = ends - ends[0]
+    padded[:size] = data[bounds[0] : bounds[-1]]
+    ends = bounds - bounds[0]
     cursors = _Cursors(padded, ends[:-1].copy(), size)
     values = _field(cursors, slice(None), field)
     cursors.doubt(slice(None), cursors.at != ends[1:])
@@ -210,19 +211,11 @@ def _bytes(cursors: _Cursors, rows: np.ndarray | slice, data_type: pa.DataType) 
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        valid = np.array([_is_utf8(value) for value in values.to_pylist()])
+        valid = np.array([is_utf8(value or b"") for value in values.to_pylist()])
         cursors.doubt(rows, ~valid)
         return pa.array([v if ok else None for v, ok in zip(values.to_pylist(), valid, strict=True)], pa.binary()).cast(
             pa.string()
         )
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _decimals(cursors: _Cursors, rows: np.ndarray | slice, data_type: pa.DataType) -> pa.Array:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from tablestore.connectors.formats.avro.row_reader import AvroRowReader
 from tablestore.connectors.formats.avro.schema_registry import SchemaRegistry
 from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import DecodedRows, Payloads
-from tablestore.connectors.formats.bulk_decode import BulkRows, Read, ReadBulk, decode_in_bulk, in_order
+from tablestore.connectors.formats.bulk_decode import BulkRows, Read, ReadBulk, as_mask, decode_in_bulk, in_order
 from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import PortableFormat
 from tablestore.connectors.formats.types import check_rows
@@ -267,9 +267,9 @@ class DebeziumAvroFormat(PortableFormat):
             self.decode(payloads[: error.position])
             raise
         before, after, op = found.batch.columns
-        is_update, is_delete, is_create, is_read = (_mask(pc.equal(op, value)) for value in ("u", "d", "c", "r"))
+        is_update, is_delete, is_create, is_read = (as_mask(pc.equal(op, value)) for value in ("u", "d", "c", "r"))
         is_insert = is_create | is_read
-        has_before, has_after = (_mask(column.is_valid()) for column in (before, after))
+        has_before, has_after = (as_mask(column.is_valid()) for column in (before, after))
         bad = ~(is_insert | is_update | is_delete) | (~has_before & ~is_insert) | (~has_after & ~is_delete)
         if bad.any():
             raise _bad(found, int(np.flatnonzero(bad)[0]))
@@ -295,7 +295,3 @@ def _bad(found: DecodedRows, number: int) -> BadRecordError:
     if name == "before":
         reason += "; if Debezium reads Postgres, set the table's REPLICA IDENTITY to FULL"
     return BadRecordError(position, reason, name)
-
-
-def _mask(values: pa.Array) -> np.ndarray:
-    return cast("np.ndarray", pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from log_system.formats.thread_duckdb import Duck
 from snapshot.row_kind import RowKind
-from tablestore.connectors.formats.bulk_decode import BulkRows
+from tablestore.connectors.formats.bulk_decode import BulkRows, as_mask
 from tablestore.connectors.formats.changelog.layouts import Operation
 from tablestore.connectors.formats.changelog.row_reader import PAYLOAD, SCHEMA, MessageSpec
 from tablestore.connectors.formats.json.bulk_reader import JsonBulkReader, doubtful
@@ -94,7 +94,7 @@ class ChangelogBulkReader:
         images = (self._partial if layout.is_partial else self._whole)(fields, action, chosen, good)
         row, batch = _decoded(self._rows, images.texts, spec.row_columns)
         for name in spec.required:
-            row[_mask(pc.take(batch.column(name).is_null(), pa.array(row, mask=row < 0)))] = -1
+            row[as_mask(pc.take(batch.column(name).is_null(), pa.array(row, mask=row < 0)))] = -1
         good[images.record[row < 0]] = False
         shared = self._shared(fields, np.flatnonzero(chosen & good), good)
         kept = np.flatnonzero(good[images.record])
@@ -124,7 +124,7 @@ class ChangelogBulkReader:
             good &= ~included | _begin_with(fields[name], '"')
             found = fields[name].dictionary_encode()
             wanted = [text[:1] == '"' and bool(matches(json.loads(text))) for text in found.dictionary.to_pylist()]
-            included &= _mask(pa.array(wanted, pa.bool_()).take(found.indices))
+            included &= as_mask(pa.array(wanted, pa.bool_()).take(found.indices))
         return included
 
     def _actions(self, ops: pa.Array) -> np.ndarray:
@@ -223,9 +223,4 @@ def _decoded(reader: JsonBulkReader, texts: pa.Array, schema: pa.Schema) -> tupl
 
 def _begin_with(texts: pa.Array, start: str) -> np.ndarray:
     """Return a mask of texts that begin with a character; of JSON it tells the type."""
-    return _mask(pc.starts_with(texts, start))
-
-
-def _mask(values: pa.Array) -> np.ndarray:
-    """Return booleans as a mask, which is false where they are NULL."""
-    return np.array(pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False), bool)
+    return as_mask(pc.starts_with(texts, start))

@@ -24,6 +24,7 @@ from log_system.formats.duckdb_json import json_literal
 from log_system.formats.thread_duckdb import Duck
 from snapshot.quoting import text_literal
 from tablestore.connectors.formats.bulk_decode import BulkRows
+from tablestore.connectors.formats.column_texts import bounds_and_bytes
 from tablestore.connectors.formats.json.column_reader import ColumnReader, DoubtError
 
 _SHAPES_MAX = 64
@@ -139,11 +140,10 @@ class JsonBulkReader:
 def doubtful(texts: pa.Array) -> np.ndarray:
     """Return a mask of payloads that may be invalid JSON that DuckDB accepts, or nested too deeply for Python."""
     found = np.zeros(len(texts), bool)
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    if _may_be_doubtful(np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]):
+    bounds, data = bounds_and_bytes(texts)
+    if _may_be_doubtful(data[bounds[0] : bounds[-1]]):
         found |= pc.match_substring_regex(texts, _DOUBTFUL_TEXT).to_numpy(zero_copy_only=False)
-    long = np.flatnonzero(np.diff(ends) > 2 * _DEPTH_MAX)
+    long = np.flatnonzero(np.diff(bounds) > 2 * _DEPTH_MAX)
     if len(long):
         some = texts.take(pa.array(long))
         brackets = pc.add(pc.count_substring(some, "["), pc.count_substring(some, "{"))

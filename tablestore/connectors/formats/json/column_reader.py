@@ -11,6 +11,8 @@ from log_system.formats.changes_schema import any_true
 from log_system.formats.duckdb_json import json_literal
 from log_system.formats.thread_duckdb import Duck
 from snapshot.quoting import quoted, text_literal
+from tablestore.connectors.formats.bulk_decode import as_mask
+from tablestore.connectors.formats.column_texts import bounds_and_bytes
 from tablestore.connectors.formats.text_casts import Cast, cast_texts
 
 _DIGITS_OF_DOUBLE = 15
@@ -115,7 +117,7 @@ class ColumnReader:
             tokens = pc.if_else(quoted_ones, pc.utf8_trim(tokens, '"'), tokens)
         read = None
         if unread is not None and any_true(unread):
-            read = ~np.array(pc.fill_null(unread, fill_value=False).to_numpy(zero_copy_only=False))
+            read = ~as_mask(unread)
             tokens = pc.if_else(pa.array(read), tokens, pa.scalar(None, tokens.type))
         column, known = cast_texts(tokens, data_type, separator=self._separator)
         if known is None or read is None:
@@ -172,11 +174,8 @@ def _may_be_no_string(texts: pa.Array) -> bool:
 
     This is a fast check of all texts at once; false positives are possible.
     """
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return False
-    starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)]
-    data = np.frombuffer(data, np.uint8)
+    bounds, data = bounds_and_bytes(texts)
+    starts = bounds[:-1]
     # The start offset of an empty text points at the first byte of the next text, or past the end of the data.
     return bool(np.isin(data[starts[starts < len(data)]], _FIRST_OF_NO_STRING).any())
 

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tablestore.connectors.formats.column_texts import bounds_and_bytes
+
 SPACE = " \t\r\n"
 """JSON's whitespace characters."""
 
@@ -123,9 +125,8 @@ class _Marks:
 
     @classmethod
     def of(cls, texts: pa.Array) -> _Marks:
-        _, offsets, data = texts.buffers()
-        bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-        data = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
+        bounds, data = bounds_and_bytes(texts)
+        data = data[bounds[0] : bounds[-1]]
         places = np.flatnonzero(_MARKS[data])
         places = places[~_is_escaped_quote(data, places)]
         kinds = data[places]
