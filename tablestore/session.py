@@ -18,7 +18,7 @@ from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.connect import check_server, is_remote, remote_session
 from tablestore.spark.error_messages import plain_queries
-from tablestore.spark.interrupts import interrupt_quietly
+from tablestore.spark.interrupts import interrupt_quietly, starting_quietly
 from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
 from tablestore.spark.object_stores import storage_jars, storage_settings
 from tablestore.spark.packages import ARCHIVES
@@ -121,7 +121,7 @@ def session(
         settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
     builder = SparkSession.builder.appName(app_name).master(master)
     hint = "" if shared else " ('tablestore prepare', run once, halves this time)"
-    with python_environment(where, given), waiting(f"Starting Spark ...{hint}"):
+    with python_environment(where, given), waiting(f"Starting Spark ...{hint}"), starting_quietly():
         spark = builder.config(map=dict(merged(settings, given))).getOrCreate()
     interrupt_quietly(spark)
     register(spark)

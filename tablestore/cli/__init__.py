@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
-from typer import Option, Typer
+try:
+    from typer import Option, Typer
 
-from tablestore.cli import audit, compact_drop, kafka, log, maintenance, prepare, read, recover, sql, warehouse
-from tablestore.cli.console import FriendlyGroup, set_debug
+    from tablestore.cli import audit, compact_drop, kafka, log, maintenance, prepare, read, recover, sql, warehouse
+    from tablestore.cli.console import FriendlyGroup, set_debug
+except KeyboardInterrupt:
+    # The imports take half a second, in which Ctrl-C shows no traceback either.
+    sys.exit(130)
 
 app = Typer(
     name="tablestore",
@@ -15,6 +20,8 @@ app = Typer(
     help="A table store on Spark: snapshots in Delta Lake, every change once and in order in Kafka.",
     no_args_is_help=True,
     add_completion=False,
+    # Paragraphs of a docstring are wrapped to the width of the terminal.
+    rich_markup_mode="markdown",
     # A local variable may contain a password.
     pretty_exceptions_show_locals=False,
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from typer import Abort, Option, Typer, confirm
+from typer import Abort, Exit, Option, Typer, confirm
 
 from log_system.jars import waiting
-from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
+from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
-from tablestore.cli.console import AsJson, console, result_console
+from tablestore.cli.console import INTERRUPTED, AsJson, console, result_console
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
@@ -51,7 +51,13 @@ def drop(
     if not yes and (as_json or not _confirmed(f"Remove table {name!r}{topic}?")):
         msg = f"table {name!r} was not removed. To remove it, pass --yes."
         raise InvalidInputError(msg)
-    deleted = drop_at(path, given, keep_topic=keep_topic)
+    try:
+        deleted = drop_at(path, given, keep_topic=keep_topic)
+    except UnavailableError as error:
+        if not topic:
+            raise
+        msg = f"{error} To drop the table alone, without the broker, pass --keep-topic."
+        raise UnavailableError(msg) from error
     if as_json:
         print_json(console, {"dropped": name, "deleted_topic": deleted})
     else:
@@ -63,10 +69,10 @@ def _confirmed(question: str) -> bool:
     try:
         return confirm(question)
     except Abort as error:
-        # Nobody is there to answer; Ctrl-C is an answer.
-        if not isinstance(error.__context__, EOFError):
-            raise
         console.print()
+        if not isinstance(error.__context__, EOFError):
+            raise Exit(INTERRUPTED) from error
+        # Nobody is there to answer.
         return False
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from typer import Exit, Option
 from typer.core import TyperGroup
 
-from snapshot.errors import TableStoreError
+from snapshot.errors import InvalidInputError, TableStoreError
 
 _UNBOUNDED = 100_000
 
@@ -36,13 +36,23 @@ FAILED = 1
 """The command failed and printed the reason on one line; for ``verify`` and ``repair`` also: log and table differ."""
 MISTAKE = 70
 """An internal error: a bug in the program."""
+INTERRUPTED = 130
+"""Ctrl-C ended the command."""
 
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object per line instead of tables.")]
 
 
-def name_values(given: list[str] | None) -> dict[str, str]:
-    """Parse ``NAME=VALUE`` arguments into a dictionary."""
-    return dict(pair.partition("=")[::2] for pair in given or [])
+def name_values(given: list[str] | None, option: str) -> dict[str, str]:
+    """Parse the values of an option, each ``NAME=VALUE``, into a dictionary.
+
+    Raises:
+        InvalidInputError: a value has another form; the message does not show it, since it may be a credential.
+    """
+    pairs = [text.partition("=") for text in given or []]
+    if not all(name and equals for name, equals, _ in pairs):
+        msg = f"{option}: expected NAME=VALUE, got something else (not shown: it may be a credential)."
+        raise InvalidInputError(msg)
+    return {name: value for name, _, value in pairs}
 
 
 class _Shown:

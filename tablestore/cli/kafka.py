@@ -57,7 +57,9 @@ def status(as_json: AsJson = False) -> None:
         print_json(console, {"running": broker is not None, **running, **({} if broker is None else asdict(broker))})
         raise Exit(NOT_RUNNING if broker is None else 0)
     if broker is None:
-        console.print("No local Kafka runs. Start one with 'tablestore kafka start'.", highlight=False, soft_wrap=True)
+        console.print(
+            "No local Kafka broker is running. 'tablestore kafka start' starts one.", highlight=False, soft_wrap=True
+        )
         raise Exit(NOT_RUNNING)
     up_minutes = (time.time() - broker.started) / 60
     answers = "yes" if broker.answers else "no"

@@ -28,6 +28,7 @@ from tablestore.maintenance.remove_orphans import AGE
 from tablestore.streaming.consumers import reset_consumer as reset
 
 DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
+Tag = Annotated[str, Argument(help="Name of the tag.")]
 Point = Annotated[
     str | None, Option("--snapshot", "-s", help="A snapshot id, a tag or a time. Default: the newest snapshot.")
 ]
@@ -107,7 +108,7 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
     tell(report, as_json)
 
 
-def tag(path: Path, name: str, snapshot: Point = None, as_json: AsJson = False) -> None:
+def tag(path: Path, name: Tag, snapshot: Point = None, as_json: AsJson = False) -> None:
     """Tag a snapshot, so that it can still be read after it expires."""
     created = make_tag(TableContext.open(path), name, snapshot)
     if as_json:
@@ -121,7 +122,7 @@ def tags(path: Path, as_json: AsJson = False) -> None:
     show(inspected(TableContext.open(path), "tags"), as_json)
 
 
-def delete_tag(path: Path, name: str, as_json: AsJson = False) -> None:
+def delete_tag(path: Path, name: Tag, as_json: AsJson = False) -> None:
     """Delete a tag and, if its snapshot has expired, the files that only the tag kept."""
     gone = remove_tag(TableContext.open(path), name)
     if as_json:
@@ -135,11 +136,22 @@ def consumers(path: Path, as_json: AsJson = False, option: Client = None) -> Non
     show(inspected(TableContext.open(path, client_options(option)), "consumers"), as_json)
 
 
-def reset_consumer(path: Path, name: str, snapshot: Point = None) -> None:
+def reset_consumer(
+    path: Path,
+    name: Annotated[str, Argument(help="Name of the consumer.")],
+    snapshot: Annotated[
+        str | None,
+        Option("--snapshot", "-s", help="The last snapshot read: id, tag or time. Default: delete the consumer."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Delete a named consumer or, with --snapshot, mark everything up to that snapshot as read."""
     reset(TableContext.open(path), name, snapshot)
+    if as_json:
+        print_json(console, {"consumer": name, "snapshot": snapshot})
+        return
     what = "is deleted" if snapshot is None else f"starts after {snapshot}"
-    console.print(f"Consumer {name} {what}.", highlight=False)
+    console.print(Text(f"Consumer {name} {what}."), soft_wrap=True)
 
 
 def inspect(

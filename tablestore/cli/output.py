@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -72,7 +72,9 @@ class RowPrinter:
 
     def _one_below_the_other(self, rows: Sequence[Sequence[str]]) -> None:
         """Print each value of a row on a line of its own: the terminal is too narrow for the columns."""
-        for row in rows or [["" for _ in self._names]]:
+        if not rows:
+            self._console.print(Text(f"No rows. Columns: {', '.join(self._names)}."))
+        for row in rows:
             view = Table(show_header=False)
             view.add_column(overflow="fold")
             view.add_column(overflow="fold")
@@ -135,11 +137,14 @@ def show_rows(console: Console, names: Iterable[str], rows: Iterable[Sequence[ob
 
 
 def show_batches(console: Console, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, as_json: bool) -> None:
-    """Print batches as they arrive, or only the heading if there are none."""
-    printer = BatchPrinter(console, schema, as_json=as_json)
+    """Print the rows of batches, page by page, or only the heading if there are none."""
+    if not as_json:
+        rows = chain.from_iterable(zip(*map(printable, batch.columns), strict=True) for batch in batches)
+        show_rows(console, schema.names, rows, as_json=False)
+        return
+    printer = BatchPrinter(console, schema, as_json=True)
     for batch in batches:
         printer.show(batch)
-    printer.end()
 
 
 def print_json(console: Console, fields: Mapping[str, object]) -> None:

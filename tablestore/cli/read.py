@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import pyarrow as pa
@@ -72,16 +72,18 @@ def read(
     if count:
         show_rows(console, ("rows",), [(table.count(where, snapshot=snapshot),)], as_json=as_json)
         return
-    batches = table.to_batches(column, where, snapshot=snapshot)
-    schema = table.schema_of(column)
-    printer, left = BatchPrinter(console, schema, as_json=as_json), limit
+    batches = _first(table.to_batches(column, where, snapshot=snapshot), limit)
+    show_batches(console, table.schema_of(column), batches, as_json=as_json)
+
+
+def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield batches up to a number of rows."""
     for batch in batches:
-        printer.show(batch if left is None else batch.slice(0, left))
-        if left is not None:
-            left -= batch.num_rows
-            if left <= 0:
-                break
-    printer.end()
+        yield batch if limit is None else batch.slice(0, limit)
+        if limit is not None:
+            limit -= batch.num_rows
+            if limit <= 0:
+                return
 
 
 def changes(

@@ -111,4 +111,4 @@ def add_to(app: Typer) -> None:
 
 def client_options(given: list[str] | None) -> dict[str, ClientValue]:
     """Parse client options of the form ``NAME=VALUE``."""
-    return wrap(name_values(given))
+    return wrap(name_values(given, "--option"))

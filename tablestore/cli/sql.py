@@ -31,7 +31,7 @@ def sql(
         Option(
             "--option",
             "-o",
-            help="Kafka client option for all tables, not stored: kafka.NAME=VALUE, or properties.N=V.",
+            help="Kafka client option for all tables, not stored: kafka.NAME=VALUE or properties.NAME=VALUE.",
         ),
     ] = None,
     live: Annotated[bool, Option("--live", help="Show the result of a continuous SELECT as a live table.")] = False,
@@ -40,7 +40,7 @@ def sql(
     """Run SQL: first files, then -e texts. With neither, read standard input or, in a terminal, open a prompt."""
     from tablestore.cli.statement_runner import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
 
-    settings, options = name_values(setting), wrap(name_values(option))
+    settings, options = name_values(setting, "--set"), wrap(name_values(option, "--option"))
     if not file and not text and sys.stdin.isatty():
         from tablestore.cli.prompt import converse  # noqa: PLC0415 - as above
 

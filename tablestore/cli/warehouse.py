@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
+from rich.text import Text
 from typer import Argument, Option, Typer
 
 from snapshot.errors import InvalidInputError, TableStoreError
@@ -37,8 +38,11 @@ def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
         where = ("", None) if place is None else (place.root, _newest(place))
         return found.name, kind_of(found), *where
 
-    names = ("name", "kind", "path", "snapshot")
-    show_rows(result_console(), names, map(row, Definitions(folder).all()), as_json=as_json)
+    found = list(Definitions(folder).all())
+    if not found and not as_json:
+        result_console().print(Text(f"There are no tables or views in warehouse {folder.root}."), soft_wrap=True)
+        return
+    show_rows(result_console(), ("name", "kind", "path", "snapshot"), map(row, found), as_json=as_json)
 
 
 def serve(  # noqa: PLR0913, PLR0917 - every option of the command

@@ -44,6 +44,24 @@ def interrupt_quietly(spark: SparkSession) -> None:
     logging.getLogger().addFilter(_is_news)
 
 
+@contextmanager
+def starting_quietly() -> Iterator[None]:
+    """Keep Py4J from logging a traceback if Ctrl-C interrupts the start of Spark.
+
+    PySpark's handler is called there until the session exists. Errors are raised, too, so hiding them loses nothing.
+    """
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return not record.getMessage().endswith("while sending command.")
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     return record.getMessage() != _SAID_BY_PY4J
 

@@ -18,6 +18,8 @@ from typer.testing import CliRunner, Result
 from log_system.local_kafka.owned import LocalKafka
 from tablestore import create_local
 from tablestore.cli import app, console
+from tablestore.context import TableContext
+from tablestore.streaming.consumers import Consumers
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import make_table, publisher_of, rows_of, write
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -159,6 +161,9 @@ def test_a_warehouse_s_tables_are_listed(tmp_path: Path) -> None:
     ]
     assert "store table" in run("tables", "-w", folder).stdout
     assert told("tables", "-w", str(tmp_path / "none")) == []
+    assert run("tables", "-w", str(tmp_path / "none")).stdout == (
+        f"There are no tables or views in warehouse {tmp_path / 'none'}.\n"
+    )
 
 
 def test_errors_are_one_line_unless_debug_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +219,7 @@ def test_nothing_is_cut_in_a_narrow_terminal_and_a_row_in_a_pipe_is_one_line(tmp
         assert "…" not in narrow
         assert max(map(len, narrow.splitlines())) <= 40
     assert shown("read", path, columns=40).count("x") == len(text) + 1
+    assert shown("tags", path, columns=40).startswith("No rows. Columns: tag, snapshot_id,")
     assert [line.split()[1:4:2] for line in shown("snapshots", path, columns=40).splitlines() if "kind" in line] == [
         ["kind", "upsert"],
         ["kind", "create"],
@@ -231,3 +237,68 @@ def test_a_question_that_nobody_answers_says_what_to_pass(tmp_path: Path) -> Non
         1,
         f"Error: table '{path}' was not removed. To remove it, pass --yes.\n",
     )
+
+
+def test_ctrl_c_at_a_question_or_during_the_imports_shows_no_traceback(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create_local(path, "id bigint")
+    with subprocess.Popen(
+        [*MAIN, "drop", path], env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as asked:
+        assert asked.stdout is not None
+        assert asked.stdout.read(6) == b"Remove"
+        asked.send_signal(signal.SIGINT)
+        assert asked.communicate(timeout=PATIENCE_SECONDS)[1] == b""
+    assert asked.returncode == console.INTERRUPTED
+    assert told("describe", path)[0]["snapshot"] == 0
+
+    interrupt = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'tablestore.cli.audit': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "import tablestore.cli"
+    )
+    early = subprocess.run(
+        [sys.executable, "-c", interrupt], env=ENV, capture_output=True, check=False, timeout=PATIENCE_SECONDS
+    )
+    assert (early.returncode, early.stderr) == (console.INTERRUPTED, b"")
+
+
+def test_rows_of_several_files_are_one_table(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    table = create_local(path, "id bigint, text string", primary_key="id")
+    table.write([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    table.compact()
+    table.write([{"id": 2, "text": "a longer text"}])
+    for command in ("read", "changes"):
+        shown = run(command, path).stdout
+        assert (shown.count("┏"), shown.count("┌")) == (1, 0), shown
+    assert run("read", path, "--limit", "1").stdout.count("│ a") == 1
+
+
+@pytest.mark.parametrize("words", [("describe", "t", "-o", "kafka.sasl.password:geheim"), ("sql", "-s", "=1")])
+def test_a_value_without_a_name_says_what_is_expected(words: tuple[str, ...]) -> None:
+    output = run(*words, code=1).output
+    assert output.startswith(f"Error: {'--set' if words[0] == 'sql' else '--option'}: expected NAME=VALUE, got ")
+    assert "geheim" not in output
+
+
+def test_the_help_of_reset_consumer_says_that_it_deletes_and_its_answer_may_be_json(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    table = create_local(path, "id bigint")
+    table.write([{"id": 1}])
+    opened = TableContext.open(path)
+    Consumers(opened.files.storage).put("reader", 0, table=opened.spec.table_id)
+    assert "Default: delete the consumer" in run("reset-consumer", "--help").stdout
+    assert told("reset-consumer", path, "reader", "-s", "1") == [{"consumer": "reader", "snapshot": "1"}]
+    assert told("reset-consumer", path, "reader") == [{"consumer": "reader", "snapshot": None}]
+
+
+def test_a_drop_without_a_broker_says_how_to_drop_the_table_alone(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    make_table(tmp_path / "t", kafka.bootstrap_servers, topic())
+    output = run("drop", str(tmp_path / "t"), "--yes", "-o", "kafka.bootstrap.servers=127.0.0.1:9", code=1).output
+    assert output.endswith("To drop the table alone, without the broker, pass --keep-topic.\n")

@@ -54,6 +54,20 @@ while True:
 print(done, interrupted, flush=True)
 """
 
+AT_THE_START = """
+import os, signal, sys, threading, time
+from tablestore.cli import app
+
+def interrupt():
+    # PySpark's handler is there from when the JVM has started until the session is complete.
+    while getattr(signal.getsignal(signal.SIGINT), "__module__", "") != "pyspark.core.context":
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+app(["sql", "-w", sys.argv[1], "-s", "execution.runtime-mode=batch", "-e", "SELECT 1 + RAND()"])
+"""
+
 
 def started(*command: str) -> subprocess.Popen[str]:
     """Start a process in a group of its own, as a terminal does."""
@@ -83,6 +97,14 @@ def test_a_streaming_insert_of_the_command_line_ends_in_one_line(tmp_path: Path,
     # PySpark and py4j may find Spark gone and print where they were, so tracebacks of theirs are not looked at.
     assert not [word for word in NOISE if word in err], err
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_spark_starts_shows_no_traceback(tmp_path: Path) -> None:
+    with started("-c", AT_THE_START, str(tmp_path / "w")) as process:
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert "Traceback" not in err
+    assert process.returncode == 130
 
 
 def test_a_handle_goes_on_after_ctrl_c_in_the_midst_of_writes(
