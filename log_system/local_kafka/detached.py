@@ -71,7 +71,7 @@ def start(data_dir: Path | None = None, port: int = DEFAULT_PORT) -> Detached:
         running = status()
         if running is not None:
             msg = (
-                f"local Kafka: one broker a user; it runs already on {running.bootstrap_servers} "
+                f"local Kafka: your broker is already running on {running.bootstrap_servers} "
                 f"(process {running.pid}, data in {running.data_dir}). Use it, or run 'tablestore kafka stop' first."
             )
             raise AlreadyExistsError(msg)
@@ -105,7 +105,7 @@ def stop() -> Detached:
     """
     state = status()
     if state is None:
-        msg = "local Kafka: no broker runs that 'tablestore kafka start' started; there is nothing to stop."
+        msg = "local Kafka: there is nothing to stop: no broker of 'tablestore kafka start' is running."
         raise NotFoundError(msg)
     os.kill(state.pid, signal.SIGTERM)
     if not _gone(lambda: not _is_ours(state), STOP_TIMEOUT_S):

@@ -222,7 +222,7 @@ class TableFiles:
         for snapshot in self.snapshots():
             if snapshot.timestamp_ms <= timestamp_ms:
                 return snapshot
-        msg = f"{self.storage.root}: no snapshot is as old as that; the oldest is {snapshot.id}, of {snapshot.time}."
+        msg = f"{self.storage.root}: no snapshot at that time; the oldest is {snapshot.id}, of {snapshot.time}."
         raise NotFoundError(msg)
 
     def changes(self, snapshot_id: int, buckets: int) -> SnapshotChanges:

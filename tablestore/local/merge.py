@@ -310,7 +310,7 @@ class LocalMerge:
                 with interruptible():
                     return connection.sql(f"SELECT {text} FROM row").to_arrow_table().column(0)
             except duckdb.Error as error:
-                msg = f"{what}: DuckDB does not take it: {_reason(error)}."
+                msg = f"{what}: DuckDB rejects it: {_reason(error)}."
                 raise InvalidInputError(msg) from error
 
 

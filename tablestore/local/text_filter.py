@@ -210,5 +210,5 @@ def _check(predicate: TextPredicate, what: str) -> None:
                 connection.register("row", row).execute(f"SELECT 1 FROM row WHERE {predicate.sql_with(quoted)}")
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            msg = f"{what}: DuckDB does not take it: {reason}."
+            msg = f"{what}: DuckDB rejects it: {reason}."
             raise InvalidInputError(msg) from error

@@ -84,7 +84,7 @@ def pack(target: Path, extra: Sequence[str] = ()) -> Packed:
                 archive.add(file, name, recursive=False, filter=_anonymous)
         draft.replace(target)
     except OSError as error:
-        msg = f"{target}: cannot be written: {error}. Name a folder with room for about 600 MB."
+        msg = f"{target}: cannot be written: {error}. Name a folder that you may write to, with room for about 600 MB."
         raise UnavailableError(msg) from error
     finally:
         draft.unlink(missing_ok=True)

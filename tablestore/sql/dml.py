@@ -184,9 +184,8 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     """
     if scope.settings.mode is not Mode.BATCH:
         msg = (
-            f"INSERT OVERWRITE '{statement.target}': is not supported in streaming mode, in which a query has no end "
-            "and so no whole result to replace rows with. Expected SET 'execution.runtime-mode' = 'batch', got "
-            "'streaming'; or use INSERT INTO."
+            f"INSERT OVERWRITE '{statement.target}' is not supported in streaming mode: a query that never ends has no "
+            "complete result to replace the rows with. SET 'execution.runtime-mode' = 'batch', or use INSERT INTO."
         )
         raise InvalidInputError(msg)
     if statement.dynamic is not None:

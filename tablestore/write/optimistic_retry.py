@@ -122,6 +122,7 @@ def until_fresh(path: str, attempt: Callable[[], Snapshot | None], *, tries_max:
             time.sleep(random.uniform(0, _WAIT_SECONDS * number))
     msg = (
         f"table {path!r}: other writers committed {tries_max} times while the replaced rows were looked up; nothing "
-        "was written. Try again when fewer write; where many upsert at once, do without changelog-producer='lookup'."
+        "was written. Try again when fewer writers are active. If many upsert at once, use a table without "
+        "changelog-producer='lookup'."
     )
     raise ConflictError(msg)

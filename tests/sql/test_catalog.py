@@ -204,6 +204,8 @@ def test_names_are_taken_once(catalog: Catalog, another: Callable[[], Catalog]) 
     assert "`a` INT" in shown(another(), "t")
     with pytest.raises(InvalidInputError, match="is a table: use DROP TABLE"):
         catalog.sql("DROP VIEW t")
+    with pytest.raises(InvalidInputError, match="is a table: use ALTER TABLE"):
+        catalog.sql("ALTER VIEW t RENAME TO u")
     another().sql("DROP TABLE t")
     with pytest.raises(NotFoundError):
         catalog.sql("DROP TABLE t")

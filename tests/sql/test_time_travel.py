@@ -101,5 +101,5 @@ def test_a_time_before_all_snapshots_and_a_continuous_query_are_refused(catalog:
     ):
         catalog.sql(old)
     catalog.sql("SET 'execution.runtime-mode' = 'batch'")
-    with pytest.raises(NotFoundError, match="no snapshot is as old as that; the oldest is"):
+    with pytest.raises(NotFoundError, match="no snapshot at that time; the oldest is"):
         catalog.sql(old)

@@ -97,7 +97,7 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError):
             catalog.sql(text)
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
-    with pytest.raises(InvalidInputError, match=r"INSERT OVERWRITE 'a': is not supported in streaming mode.*= 'batch'"):
+    with pytest.raises(InvalidInputError, match=r"INSERT OVERWRITE 'a' is not supported in streaming mode.*= 'batch'"):
         catalog.sql("INSERT OVERWRITE a VALUES (7, 'x')")
     assert rows("a") == [(2, "NEW"), (5, "five!")]
 

@@ -189,7 +189,8 @@ def rename(scope: Scope, renamed: AlterRename) -> bool:
             return False
         raise scope.missing(renamed.name)
     if renamed.is_view is isinstance(there.made, CreateTable):
-        msg = f"'{renamed.name}' is a {'table' if renamed.is_view else 'view'}."
+        kind = "table" if renamed.is_view else "view"
+        msg = f"'{renamed.name}' is a {kind}: use ALTER {kind.upper()}."
         raise InvalidInputError(msg)
     _check_name(renamed.to)
     scope.add(Definition(replace(there.made, name=renamed.to), there.path))

@@ -43,7 +43,7 @@ def test_start_status_stop(run, tmp_path):
 
     again = run("start", "--port", str(free_port()))
     assert again.exit_code == 1
-    assert "runs already on" in again.stderr
+    assert "is already running on" in again.stderr
     assert "Traceback" not in again.output
 
     stopped = run("stop")
@@ -55,7 +55,7 @@ def test_stop_with_nothing_to_stop_is_one_red_line(run):
     result = run("stop")
     assert result.exit_code == 1
     assert result.stderr == (
-        "Error: local Kafka: no broker runs that 'tablestore kafka start' started; there is nothing to stop.\n"
+        "Error: local Kafka: there is nothing to stop: no broker of 'tablestore kafka start' is running.\n"
     )
 
 

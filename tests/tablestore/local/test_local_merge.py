@@ -300,7 +300,7 @@ def test_a_merge_is_computed_again_when_another_writer_was_first(
         ("target.id = source.x", [when_matched().delete()], "merge: on .*column 'source.x' cannot be read here"),
         ("n = 1", [when_matched().delete()], "column 'n' is in both; write target. or source. before it"),
         ("target.id + source.id", [when_matched().delete()], "expected a condition, got an expression of type"),
-        ("target.id = 'x'", [when_matched().delete()], "merge: on \"target.id = 'x'\": DuckDB does not take it"),
+        ("target.id = 'x'", [when_matched().delete()], "merge: on \"target.id = 'x'\": DuckDB rejects it"),
         ("target.id = (SELECT 1)", [when_matched().delete()], "a query cannot stand in an expression"),
         ("id", [when_matched("source.n >").delete()], "merge: when matched 'source.n >': expected a condition in Duck"),
         ("id", [when_not_matched("target.n = 1").insert()], "column 'target.n' cannot be read here; the source has"),

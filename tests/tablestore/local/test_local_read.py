@@ -153,7 +153,7 @@ def test_a_snapshot_is_chosen_by_the_arguments_that_spark_has_too(written) -> No
         local.scan(tag="nothing")
     with pytest.raises(InvalidInputError, match="exclude each other"):
         local.scan(tag="a", snapshot=1)
-    with pytest.raises(NotFoundError, match=r"as old as that; the oldest is 0, of \d{4}-\d\d-\d\d .*\+00:00\.$"):
+    with pytest.raises(NotFoundError, match=r"at that time; the oldest is 0, of \d{4}-\d\d-\d\d .*\+00:00\.$"):
         local.scan(timestamp="2004-01-01")
 
 
@@ -211,8 +211,8 @@ def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
         ("price >", "expected a condition"),
         ("id = 1) OR (TRUE", "expected a condition"),
         ("nothing = 1", "there is no column 'nothing'"),
-        ("place.nothing = 1", "DuckDB does not take it"),
-        ("id = 'x'", "DuckDB does not take it"),
+        ("place.nothing = 1", "DuckDB rejects it"),
+        ("id = 'x'", "DuckDB rejects it"),
         ("sum(id) > 1", "an aggregate cannot stand"),
         ("id IN (SELECT 1)", "a query cannot stand"),
         ("id >", "a part of it is missing"),
