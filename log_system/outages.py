@@ -30,11 +30,12 @@ class Outages:
         self._was_answered = was_answered
         self._silent_since: float | None = None
 
-    def outlast(self, ask: Callable[[], T]) -> T:
+    def outlast(self, ask: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """Return what ``ask`` returns; repeat it while it raises that there is no answer, which is logged.
 
         Args:
             ask: asks brokers or stores; it may be called several times, whether it had an effect or not.
+            again: what is called in its place after the first time.
 
         Raises:
             UnavailableError: nothing has ever been answered, or nothing for ``OUTAGE_SECONDS``, or waiting cannot help.
@@ -51,6 +52,7 @@ class Outages:
                     raise
                 logger.warning("%s Asking again, for at most another %.0f s.", error, left)
                 time.sleep(_REST_SECONDS)
+                ask = again or ask
             else:
                 self._was_answered, self._silent_since = True, None
                 return answer

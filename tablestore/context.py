@@ -47,7 +47,11 @@ class TableContext:
 
     @classmethod
     def open(
-        cls, path: str, runtime: Mapping[str, object] | None = None, allowed: Allowed | None = None
+        cls,
+        path: str,
+        runtime: Mapping[str, object] | None = None,
+        allowed: Allowed | None = None,
+        table_id: str | None = None,
     ) -> TableContext:
         """Open a table by its path.
 
@@ -55,14 +59,20 @@ class TableContext:
             path: the table's folder.
             runtime: ``kafka.*`` client options that are not stored, such as credentials.
             allowed: the references that the stored options may hold; None takes them from the environment.
+            table_id: the id of the table that is expected there; None for any.
 
         Raises:
             NotFoundError: there is no table.
+            TableReplacedError: there is another one than expected.
+            CorruptedError: another tool made the table; see ``check_created``.
             InvalidInputError: a runtime option is not a client option, or the table has no log; or a stored option is
                 one that only the program may set.
         """
         runtime = wrap(runtime or {})
         files = TableFiles.open(Storage.at(path))
+        check_created(files)
+        if table_id not in (None, files.spec.table_id):
+            raise _replaced(path)
         options = parse_stored(files.spec.properties, files.spec.primary_key)
         if runtime and options.log is None:
             msg = f"option '{next(iter(runtime))}': table {path!r} has no log system, so it takes no client options."
@@ -94,8 +104,7 @@ class TableContext:
             TableReplacedError: the table was dropped and created again.
         """
         if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
-            msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table again."
-            raise TableReplacedError(msg)
+            raise _replaced(self.path)
 
     @contextmanager
     def own_folder(self) -> Iterator[int | None]:
@@ -147,22 +156,8 @@ class TableContext:
         return self.options.looks_up or self.rule.merges
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher | None:
-        """Return a publisher of the table's log, as ``LogSystem.publisher`` does.
-
-        Raises:
-            CorruptedError: the log is that of another table; see ``check_log_is_own``.
-        """
-        self.check_log_is_own()
+        """Return a publisher of the table's log, as ``LogSystem.publisher`` does."""
         return self.log.publisher(run_tasks)
-
-    def check_log_is_own(self) -> None:
-        """Check, before anything is sent to the log, that the table is no clone of another one, whose log it would be.
-
-        Raises:
-            CorruptedError: another tool made the table.
-        """
-        if self.log.publishes:
-            check_created(self.files)
 
     def check_says_deletes(self, verb: str, *, all_rows: bool = False) -> None:
         """Check that the log can express the changes of a statement that deletes or replaces rows.
@@ -228,3 +223,10 @@ class TableContext:
     def newest_visible(self) -> int:
         """Return the newest snapshot that readers of the log may see."""
         return self.log.newest()
+
+
+def _replaced(path: str) -> TableReplacedError:
+    return TableReplacedError(
+        f"table {path!r} was dropped and created again since it was opened. Open the table again; a query has to be "
+        "started again."
+    )

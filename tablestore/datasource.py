@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,10 +24,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from log_system.files.log import FilesLog
-from snapshot.errors import ConflictError, InvalidInputError
+from log_system.outages import Outages
+from snapshot.errors import ConflictError, InvalidInputError, NotFoundError, TableReplacedError
 from snapshot.merge.predicate import Predicate
 from snapshot.merge.pushed_filters import split_filters
-from snapshot.records import CommitId
+from snapshot.records import CommitId, Snapshot
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform
@@ -49,6 +52,9 @@ from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.frame_input import check_columns
 from tablestore.write.writer import Writer
 
+_COMMITS = "pyspark.sql.worker.python_streaming_sink_runner"
+"""The module of the processes in which Spark commits and aborts micro-batches."""
+T = TypeVar("T")
 _OF_CATALOG = "provider"
 """The option that Spark adds for tables of its catalog."""
 
@@ -102,7 +108,8 @@ class TableStoreDataSource(DataSource):
         if overwrite:
             msg = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
             raise InvalidInputError(msg)
-        return TableWriter(_Sink.open(options, schema), options.checkpoint)
+        # An error here, where Spark only commits or aborts a micro-batch, would hide why the commit has failed.
+        return TableWriter(None if _COMMITS in sys.modules else _Sink.open(options, schema), options.checkpoint)
 
     def _refuse_create_table(self) -> None:
         """Check that Spark does not ask for ``CREATE TABLE``.
@@ -194,8 +201,8 @@ class SnapshotReader(DataSourceReader):
             yield conform(batch, self._schema)
 
 
-def _opened(options: ReadOptions) -> TableContext:
-    return TableContext.open(options.path, options.runtime, options.allowed)
+def _opened(options: ReadOptions, table_id: str | None = None) -> TableContext:
+    return TableContext.open(options.path, options.runtime, options.allowed, table_id)
 
 
 def _spec(table: TableContext, options: ReadOptions) -> TableSpec:
@@ -214,9 +221,10 @@ def _snapshot(table: TableContext, options: ReadOptions) -> int:
 
 @dataclass
 class _StagedRows(WriterCommitMessage):
-    """Descriptions of the files that one task staged."""
+    """Descriptions of the files that one task staged, and with what."""
 
     rows: list[dict[str, object]]
+    sink: _Sink
 
 
 @dataclass(frozen=True)
@@ -231,7 +239,6 @@ class _Sink:
     def open(cls, options: ReadOptions, schema: StructType) -> _Sink:
         table = _opened(options)
         check_columns(schema, table.spec)
-        table.check_log_is_own()
         return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _StagedRows:
@@ -240,10 +247,12 @@ class _Sink:
         task = context.partitionId() if context else 0
         preimages = self.stager.rule.takes_preimages
         shaped = prepare_batches(batches, self.stager.spec, task, preimages=preimages)
-        return _StagedRows(staged_to_arrow(self.stager, shaped, task).to_pylist())
+        return _StagedRows(staged_to_arrow(self.stager, shaped, task).to_pylist(), self)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
         """Commit and publish what tasks staged; remove the files that no commit lists (``abort`` does not).
+
+        A micro-batch after the first waits while brokers do not answer: it has an id by which it is committed once.
 
         Raises:
             PublishPendingError: committed, but not yet in the log.
@@ -252,34 +261,55 @@ class _Sink:
         """
         rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
         staged = accept_staged(self.stager, rows)
-        table = _opened(self.options)
-        publisher = table.publisher()
+        outlast = partial(_outlast, commit_id)
         try:
-            writer = Writer(table, publisher)
-            landed = None if commit_id is None else writer.publish_landed(commit_id)
+            table = _opened(self.options, self.stager.spec.table_id)
+        except (NotFoundError, TableReplacedError):
+            self.stager.remove(staged)
+            raise
+        writer = Writer(table, table.publisher(), TableContext.publisher)
+        try:
+            landed = None if commit_id is None else outlast(partial(writer.publish_landed, commit_id))
             if landed is None:
-                self._commit_new(writer, staged, commit_id)
+                self._commit_new(writer, staged, commit_id, outlast)
             elif landed.operation != EXPIRED:
                 listed = {file.path for file in table.files.log.commit_at(landed.id).added}
                 self.stager.remove(each for each in staged if each.file.path not in listed)
             after_write(f"table {table.path}", "expiring", lambda: expire_if_due(table))
         finally:
-            if publisher is not None:
-                publisher.discard()
+            writer.discard()
 
-    def _commit_new(self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None) -> None:
-        """Commit and publish a write that has not landed."""
+    def _commit_new(
+        self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None, outlast: Callable[..., Any]
+    ) -> None:
+        """Commit and publish a write that has not landed; ``outlast`` waits as ``Outages.outlast`` does."""
         with ExitStack() as undo:
             undo.callback(self.stager.remove, staged)
-            writer.recover_once()
+            outlast(writer.recover_once)
             if writer.table.looks_up:
                 # Spark passes rows to a data source in any order, so only now are the rows of a bucket all known. They
                 # are staged again by bucket, and the commit lists those files.
-                writer.write(partial(self._stage_again, staged), commit_id)
+                outlast(partial(writer.write, partial(self._stage_again, staged), commit_id))
                 return
             # From here on a commit may list the files.
             undo.pop_all()
-        writer.write_staged(staged, commit_id, spec=self.stager.spec)
+        commit = partial(writer.write_staged, staged, commit_id, spec=self.stager.spec)
+        outlast(commit, partial(self._publish_landed, writer, commit_id))
+
+    def _publish_landed(self, writer: Writer, commit_id: CommitId | None) -> Snapshot:
+        """Publish what an attempt to commit has committed; it has removed the files if it has not.
+
+        Raises:
+            ConflictError: it has not.
+        """
+        landed = None if commit_id is None else writer.publish_landed(commit_id)
+        if landed is None:
+            msg = (
+                f"table {self.options.path!r}: the file system did not answer, and nothing was committed. Start the "
+                "query again; it repeats the micro-batch."
+            )
+            raise ConflictError(msg)
+        return landed
 
     def _stage_again(self, staged: Sequence[StagedFile], stager: Stager) -> list[StagedFile]:
         if stager.spec.since != self.stager.spec.since:
@@ -307,19 +337,33 @@ class _Sink:
 class TableWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     """The writer of ``df.write.format("tablestore")``, ``INSERT INTO`` and ``df.writeStream.format("tablestore")``."""
 
-    def __init__(self, sink: _Sink, checkpoint: str = "") -> None:
-        """Write into ``sink``; a stream is identified by its checkpoint."""
+    def __init__(self, sink: _Sink | None, checkpoint: str = "") -> None:
+        """Write into ``sink``, or commit what others have staged; a stream is identified by its checkpoint."""
         self._sink = sink
         self._checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
+        assert self._sink is not None
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Commit and publish the rows of all tasks as one snapshot, unless this micro-batch has already landed."""
-        self._sink.commit(messages, None if batchId is None else commit_id_of(self._checkpoint, batchId))
+        sink = self._staged_with(messages)
+        assert sink is not None, "Spark runs at least one task"
+        sink.commit(messages, None if batchId is None else commit_id_of(self._checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Remove the staged files."""
-        self._sink.abort(messages)
+        sink = self._staged_with(messages)
+        if sink is not None:
+            sink.abort(messages)
+
+    def _staged_with(self, messages: Iterable[WriterCommitMessage | None]) -> _Sink | None:
+        """Return the sink of the tasks: the table may have other columns by now, or be another one."""
+        return next((each.sink for each in messages if isinstance(each, _StagedRows)), self._sink)
+
+
+def _outlast(commit_id: CommitId | None, ask: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+    """Ask as ``Outages.outlast`` does; a batch write and the first micro-batch of a query do not wait."""
+    return Outages(was_answered=commit_id is not None and commit_id.batch > 0).outlast(ask, again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from snapshot.delta.log import Commit, DeltaLog
-from snapshot.errors import CorruptedError
+from snapshot.errors import CorruptedError, NotFoundError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TABLE, TableFiles
 
@@ -17,12 +17,16 @@ def is_of_another(storage: Storage, table_id: str) -> bool:
 def check_created(files: TableFiles) -> None:
     """Check that the store created the table, and no other tool as a clone, which has the definition of another one.
 
-    Whoever publishes or drops by that definition would do so to the log of the table that was cloned. Where the first
-    commit has expired, nothing is checked.
+    Whoever publishes or drops by that definition would do so to the log of the table that was cloned, and the files of
+    a clone are elsewhere. Where the first commit has expired, nothing is checked.
 
     Raises:
+        NotFoundError: this is the commit table of a table with a key, whose folder is above it.
         CorruptedError: another tool created it.
     """
+    if files.spec.has_key and files.log.storage.root == files.storage.root:
+        msg = f"{files.storage.root}: these are changes of a table with a primary key. Open the folder of the table."
+        raise NotFoundError(msg)
     first = _first(files.log)
     if first is None:
         return
@@ -30,9 +34,9 @@ def check_created(files: TableFiles) -> None:
         root = files.log.storage.root
         msg = (
             f"{root}: another tool made this Delta table ({first.operation or 'no operation given'}) with "
-            "the definition of a table of the store, as a clone has it, and so with that table's log. Nothing was "
-            "changed. Read it by Delta's own readers, or write its rows to a table that the store creates. To remove "
-            "it, delete the folder."
+            "the definition of a table of the store, as a clone has it: its log and its files are that table's. "
+            "Nothing was changed. Read it by Delta's own readers, or write its rows to a table that the store creates. "
+            "To remove it, delete the folder."
         )
         raise CorruptedError(msg)
 

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue
 from log_system.outages import Outages
-from snapshot.errors import TableReplacedError
 from tablestore.context import TableContext
 from tablestore.spark.connect import micro_batch
 from tablestore.spark.query_checkpoint import commit_id_of
@@ -55,11 +54,7 @@ class BatchWriter:
             self._outages.outlast(write)
 
     def _opened(self, spark: SparkSession) -> SparkHandle:
-        table = TableContext.open(self._path, self._runtime, self._allowed)
-        if table.spec.table_id != self._table_id:
-            msg = f"table {self._path!r} was dropped and created again since the query was started. Start it again."
-            raise TableReplacedError(msg)
-        return SparkHandle(spark, table)
+        return SparkHandle(spark, TableContext.open(self._path, self._runtime, self._allowed, self._table_id))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle; the copy opens the table itself."""

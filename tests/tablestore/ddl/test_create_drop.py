@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from log_system.kafka import topic_storage
@@ -20,10 +22,17 @@ from log_system.kafka.client.cluster import has_offsets
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import delete_topic, ensure_topic
 from snapshot.delta.log import DeltaLog
-from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, TableStoreError, UnavailableError
+from snapshot.errors import (
+    AlreadyExistsError,
+    CorruptedError,
+    InvalidInputError,
+    NotFoundError,
+    TableStoreError,
+    UnavailableError,
+)
 from snapshot.schema.ddl_text import as_schema
 from snapshot.storage import Storage
-from tablestore import TableStore
+from tablestore import TableStore, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop, create_if_absent
 from tests.harness.faults import Crash, failing
@@ -170,6 +179,27 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(spark: Spark
             make(spark, tmp_path / folder)
     assert (tmp_path / "letters" / "to-mother.txt").read_text() == "dear"
     assert DeltaTable(tmp_path / "delta").version() == 0
+
+
+def test_a_clone_is_no_table_of_the_store(spark: SparkSession, tmp_path: Path) -> None:
+    """A clone has the definition of its table, whose id it would share, and lists files by absolute paths."""
+    table = make(spark, tmp_path / "t", key=False)
+    table.write(frame(spark, [(1, "a")]))
+    clone = f"{tmp_path}/clone"
+    spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{table.path}`")
+    for use in (partial(TableStore.open, spark), open_local, spark.read.format("tablestore").load):
+        with pytest.raises((CorruptedError, PySparkException), match=r"another tool made this Delta table \(CLONE\)"):
+            use(clone)
+    assert rows(table.read()) == {1: "a"}
+
+
+def test_the_changes_of_a_table_are_no_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(spark, tmp_path / "t")
+    table.write(frame(spark, [(1, "a")]))
+    for use in (open_local, create_drop.drop_at):
+        with pytest.raises(NotFoundError, match=r"_changes: .* Open the folder of the table"):
+            use(f"{table.path}/_changes")
+    assert rows(table.read()) == {1: "a"}
 
 
 @pytest.mark.parametrize(("partitions", "records", "word"), [(3, 0, "bucket=3"), (2, 1, "records of somebody else")])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,25 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType
 
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
-from snapshot.errors import DataLostError, OutcomeUnknownError, UnavailableError
+from snapshot.errors import (
+    ConflictError,
+    DataLostError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TableReplacedError,
+    UnavailableError,
+)
 from snapshot.records import CommitId
-from tablestore import PublishPendingError, TableStore, datasource
+from snapshot.schema.evolution import AddColumn, DropColumn
+from tablestore import PublishPendingError, TableStore, create_local, datasource, open_local
 from tablestore.context import TableContext
 from tablestore.datasource import TableStoreDataSource, TableWriter
+from tablestore.ddl import create_drop
+from tablestore.write import publish
 from tests.harness.faults import failing
 from tests.harness.local_writes import SCHEMA, make_table, recover_at
 from tests.harness.spark_tables import AVAILABLE, assert_log_is_table, frame, make, rows
@@ -108,6 +120,67 @@ def test_a_micro_batch_that_landed_keeps_its_files_when_it_is_committed_again(ta
     assert (table.files.latest(), table.newest_visible()) == (1, 1)
 
 
+@pytest.mark.parametrize("step", ["take_over", "publish"])
+def test_a_micro_batch_waits_while_brokers_do_not_answer(
+    table: TableContext, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "ATTEMPTS_MAX", 1)
+    sink, down = writer_of(table)._sink, UnavailableError("the broker is away")
+    for number in range(2):
+        staged = [sink.stage(iter([ROWS]))]
+        # What has never been answered fails at once.
+        raised = nullcontext() if number else pytest.raises(UnavailableError, match="the broker is away")
+        with failing(KafkaPublisher, step, down, hits=range(1, 4)) as calls, raised:
+            sink.commit(staged, CommitId("query", number, durable=True))
+        assert (calls() > 3) is (number > 0)
+    written = [2, 1] if step == "publish" else [1]
+    assert [s.id for s in table.files.snapshots() if s.rows] == written
+    assert table.newest_visible() == table.files.latest()
+
+
+def test_a_micro_batch_is_committed_for_the_columns_for_which_it_was_staged(
+    table: TableContext, tmp_path: Path
+) -> None:
+    """Spark plans the write of a micro-batch again where it commits it."""
+    (tmp_path / "metadata").write_text('{"id": "query"}')
+
+    def planned() -> TableWriter:
+        source = TableStoreDataSource({"path": table.path, "checkpointLocation": str(tmp_path)})
+        return source.streamWriter(SCHEMA, overwrite=False)
+
+    messages = [planned().write(iter([ROWS]))]
+    with open_local(table.path) as other:
+        other.alter(DropColumn("v"), AddColumn("v", StringType()))
+    with pytest.raises(ConflictError, match="its columns were changed"):
+        planned().commit(messages, 0)
+    assert parquet(table) == set()
+    planned().commit([planned().write(iter([ROWS]))], 0)
+    assert open_local(table.path).to_arrow().sort_by("id").to_pydict() == {"id": [1, 2], "v": ["a", "b"]}
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["replaced", "dropped"])
+def test_rows_that_were_staged_for_a_table_go_into_no_other_one(table: TableContext, is_there: bool) -> None:
+    writer = writer_of(table)
+    log = table.options.log
+    assert log is not None
+    create_drop.drop(table)
+    if is_there:
+        given = {"bucket": 2, "kafka.bootstrap.servers": log.kafka.bootstrap_servers, "kafka.topic": log.kafka.topic}
+        create_drop.create(
+            table.path, SCHEMA, primary_key=table.spec.primary_key, partition_by=[], log_system="kafka", options=given
+        )
+    # The folder has the name that it had when the write was planned.
+    message = elsewhere(writer).write(iter([ROWS]))
+    for batch in (None, CommitId("query", 1, durable=True)):
+        with pytest.raises(TableReplacedError if is_there else NotFoundError):
+            elsewhere(writer)._sink.commit([message], batch)
+    assert parquet(table) == set()
+    if is_there:
+        assert TableContext.open(table.path).files.latest() == 0
+    else:
+        make_table(Path(table.path), log.kafka.bootstrap_servers, f"{log.kafka.topic}-again")
+
+
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError("gone"), DataLostError("gone")])
 def test_an_expiry_that_fails_after_the_write_is_a_warning(
     table: TableContext, error: Exception, caplog: pytest.LogCaptureFixture
@@ -147,6 +220,25 @@ def test_spark_keeps_what_is_committed_and_says_so(spark: SparkSession, servers:
     limit_records(servers, name, 1_048_588)
     assert [entry.snapshot for entry in refused.recover()] == [1]
     assert_log_is_table(refused, servers, name)
+
+
+def test_spark_says_that_the_table_of_a_micro_batch_was_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    source = make(spark, tmp_path / "source", key=False)
+    source.write(frame(spark, [(1, "a")]))
+    path = make(spark, tmp_path / "t", key=False).path
+
+    def replacing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            create_drop.drop_at(path)
+            create_local(path, "other date")
+            yield batch
+
+    stream = source.read_stream().select("id", "v").mapInArrow(replacing, SCHEMA)
+    writer = stream.writeStream.format("tablestore").option("path", path)
+    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(**AVAILABLE)
+    with pytest.raises(PySparkException, match=r"^table '.*' was dropped and created again"):
+        writer.start().awaitTermination()
+    assert open_local(path).count() == 0
 
 
 def test_spark_repeats_a_micro_batch_that_landed(
