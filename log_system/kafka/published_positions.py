@@ -27,7 +27,7 @@ from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import BatchSize, read_records
-from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets
+from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets, topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import DataLostError, UnavailableError
@@ -119,6 +119,19 @@ def check_topic_is(
             f"topic {log.topic!r}: expected the topic with id {latest.topic}, to which snapshot {latest.snapshot} was "
             f"published, got one with id {topic.topic_id}. {_ANEW}"
         )
+        raise DataLostError(msg)
+
+
+def check_topic_is_own(log: KafkaLog) -> None:
+    """Check, for what goes to the log without a transaction, that the topic is the one of the table's definition.
+
+    Raises:
+        DataLostError: another topic has the same name, perhaps that of a table that was created since.
+        NotFoundError: there is none.
+    """
+    found = topic_id(log.client, log.topic)
+    if is_another(log.topic_id, found):
+        msg = f"topic {log.topic!r}: expected the topic with id {log.topic_id}, got one with id {found}. {_ANEW}"
         raise DataLostError(msg)
 
 

@@ -17,7 +17,7 @@ from log_system.kafka.published_positions import SnapshotEnds
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import DataLostError, TableReplacedError, UnavailableError
+from snapshot.errors import DataLostError, NotFoundError, TableReplacedError, UnavailableError
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore import open_local
 from tablestore.ddl import create_drop
@@ -31,7 +31,7 @@ from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.publish import LogMovedError
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import drain, make_table, publisher_of, write
+from tests.harness.local_writes import drain, make_table, publisher_of, staged, write
 from tests.harness.log_audit import repair_anew
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
@@ -138,6 +138,22 @@ def test_an_eventual_stream_that_outlives_its_table_says_so(
     replace_table(eventual, 21, 22, log__consistency="eventual")
     with pytest.raises(TableReplacedError, match="created again"):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_task_that_outlives_its_eventual_table_sends_nothing_to_the_topic_of_the_next(
+    eventual: TableHarness,
+) -> None:
+    """It sends before the commit, which finds out that the table is another one."""
+    eventual.write(1)
+    late = Writer(eventual.table, None).stager(whole_buckets=True)
+    replace_table(eventual, 21, log__consistency="eventual")
+    log = drain(eventual.servers, eventual.topic, PARTITIONS)
+    with pytest.raises(DataLostError, match="expected the topic with id"):
+        staged(late, changes(2))
+    assert drain(eventual.servers, eventual.topic, PARTITIONS) == log
+    create_drop.drop(eventual.table)
+    with pytest.raises(NotFoundError, match=eventual.topic):
+        staged(late, changes(3))
 
 
 # A topic that was deleted and made anew.

@@ -18,6 +18,7 @@ from log_system.formats import EncodedRecords
 from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors
 from log_system.kafka.client.errors import translate
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import check_topic_is_own
 from log_system.kafka.record_limits import record_limit
 from log_system.thread_local_cache import ThreadLocalCache
 from snapshot.records import SentRange
@@ -35,7 +36,13 @@ class KafkaLogSinkFactory:
     log: KafkaLog
 
     def open(self) -> KafkaLogSink:
-        """Open a sink with an idempotent producer: one attempt's records are neither lost, duplicated nor reordered."""
+        """Open a sink with an idempotent producer: one attempt's records are neither lost, duplicated nor reordered.
+
+        Raises:
+            DataLostError: the topic was created again, as a table that was dropped and created again has done.
+            NotFoundError: the topic was deleted.
+        """
+        check_topic_is_own(self.log)
         limit = record_limit(self.log.client, self.log.topic)
         log = self.log if limit is None else replace(self.log, batch_bytes_max=limit.batch_bytes)
         return KafkaLogSink(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **log.batching())))
