@@ -241,7 +241,8 @@ def _state(query: StreamingQuery) -> str:
 
 def _stop(runner: Runner, number: int) -> None:
     if not 1 <= number <= len(runner.queries):
-        msg = f"stop {number}: expected a job from 1 to {len(runner.queries)}; 'jobs' lists them."
+        jobs = f"expected a job from 1 to {len(runner.queries)}; 'jobs' lists them"
+        msg = f"stop {number}: {jobs if runner.queries else 'there are no jobs: no INSERT was started here'}."
         raise NotFoundError(msg)
     runner.stop([runner.queries[number - 1]])
     runner.console.print(f"Job {number} is stopped. The same INSERT continues from its checkpoint.", style="dim")

@@ -38,7 +38,7 @@ def sql(
     as_json: AsJson = False,
 ) -> None:
     """Run SQL: first files, then -e texts. With neither, read standard input or, in a terminal, open a prompt."""
-    from tablestore.cli.statement_runner import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
+    from tablestore.cli.statement_runner import Runner, statements_in, statements_of, text_of  # noqa: PLC0415 - as the module says
 
     settings, options = name_values(setting, "--set"), wrap(name_values(option, "--option"))
     if not file and not text and sys.stdin.isatty():
@@ -47,7 +47,7 @@ def sql(
         converse(Runner.of(warehouse, settings, options, as_json=as_json, live=live))
         return
     # Parse all texts before running any, so that a syntax error in the last one stops the first one.
-    texts = list(text or []) if file or text else [sys.stdin.read()]
+    texts = list(text or []) if file or text else [text_of(sys.stdin.buffer.read(), "standard input")]
     statements = [statement for each in file or [] for statement in statements_in(each)] + statements_of(texts)
     Runner.of(warehouse, settings, options, as_json=as_json, live=live).run_all(statements)
 

@@ -100,12 +100,22 @@ def statements_in(file: Path) -> list[Statement]:
         InvalidInputError: the file cannot be decoded or parsed; the message names the position.
     """
     try:
-        return statements_of([file.read_text(encoding="utf-8-sig")])
-    except UnicodeDecodeError as error:
-        msg = f"{file}: expected UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}."
-        raise InvalidInputError(msg) from error
+        return statements_of([text_of(file.read_bytes(), str(file))])
     except SqlError as error:
         msg = f"{file}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+def text_of(given: bytes, place: str) -> str:
+    """Decode SQL that comes from a place, such as a file.
+
+    Raises:
+        InvalidInputError: it is not UTF-8.
+    """
+    try:
+        return given.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        msg = f"{place}: expected UTF-8 text, got byte {given[error.start]:#04x} at {error.start}."
         raise InvalidInputError(msg) from error
 
 

@@ -47,6 +47,8 @@ def test_a_mistake_is_told_with_its_place_before_anything_is_run(tmp_path: Path)
     assert "bad.sql: line 3, column 12: unexpected end of statement" in told.stderr
     (tmp_path / "bad.sql").write_bytes(b"SELECT '\xff'")
     assert "expected UTF-8 text" in RUN.invoke(app, ["sql", "-f", str(tmp_path / "bad.sql")]).stderr
+    piped = RUN.invoke(app, ["sql", "-w", str(tmp_path)], input=b"SELECT '\xff'")
+    assert piped.stderr == "Error: standard input: expected UTF-8 text, got byte 0xff at 8.\n"
     assert RUN.invoke(app, ["sql", "-f", str(tmp_path / "none.sql")]).exit_code == 2
 
 

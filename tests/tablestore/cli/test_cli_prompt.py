@@ -76,7 +76,7 @@ def test_completion_knows_tables_and_columns(catalog: Catalog, text: str, first:
     assert [each.text for each in SqlCompleter(catalog).get_completions(document, CompleteEvent())] == first
 
 
-def test_a_session_without_spark(catalog: Catalog) -> None:
+def test_a_session_without_spark(catalog: Catalog, capsys: pytest.CaptureFixture[str]) -> None:
     secret = "properties.sasl.password"
     typed = [
         "SHOW TABLES;", "SELECT 1 AS\n one;", "SHOW TABLEX;", "SELECT * FROM nothing", ";", "jobs", "stop 1", "help",
@@ -90,6 +90,7 @@ def test_a_session_without_spark(catalog: Catalog) -> None:
         converse(runner, keys, DummyOutput())
     told = shown.getvalue()
     assert all(word in told for word in ("orders", "one", "stop N", "table 'k' was created"))
+    assert "stop 1: there are no jobs" in capsys.readouterr().err
     assert "2" not in told.split("SHOW CREATE")[-1].split("***")[-1]
     assert "swordfish" not in told
     kept = history_file().read_text()
