@@ -59,11 +59,11 @@ class TableFiles:
             NotFoundError: there is no table.
             CorruptedError: the table's definition cannot be parsed.
         """
-        for folder in (storage.child(CHANGES), storage):
-            log = DeltaLog(folder)
-            if log.exists():
-                text = log.seen(0)[1].get(SPEC_PROPERTY)
-                if text is not None:
+        _ = storage.filesystem  # names a package that is missing
+        for log in (DeltaLog(storage.child(CHANGES)), DeltaLog(storage)):
+            # Whether the Delta table exists would be three more requests to an object store.
+            with suppress(NotFoundError):
+                if (text := log.seen(0)[1].get(SPEC_PROPERTY)) is not None:
                     table = cls(storage, TableSpec.from_json(text, storage.root))
                     table.log, table.base_table = log, table.base_table if table.spec.has_key else log
                     return table
