@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.workermanage import WorkerController
 
+    from log_system.kafka.client.connect import KafkaClient
+    from tests.connectors.harness.wire import Wire
     from tests.harness.table_harness import TableHarness
 
 KAFKA_IMAGE = "apache/kafka:4.1.0"
@@ -124,12 +126,36 @@ def topic(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.fixture(scope="session")
+def servers(kafka: Kafka) -> str:
+    """Return the broker's address."""
+    return kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def wire(servers: str) -> Wire:
+    """Return what asks the broker plainly."""
+    from tests.connectors.harness.wire import Wire  # noqa: PLC0415 - few tests need its imports
+
+    return Wire(servers)
+
+
 @pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    """Yield a new table with a log and two partitions."""
+def client(servers: str) -> KafkaClient:
+    """Return our client of the broker."""
+    from log_system.kafka.client.connect import KafkaClient  # noqa: PLC0415 - few tests need its imports
+
+    return KafkaClient({"bootstrap.servers": servers})
+
+
+@pytest.fixture
+def rig(
+    request: pytest.FixtureRequest, servers: str, tmp_path: Path, topic: Callable[[], str]
+) -> Iterator[TableHarness]:
+    """Yield a new table with a log and two partitions; its options are those that a test is parametrized by."""
     from tests.harness.table_harness import TableHarness  # noqa: PLC0415 - few tests need its imports
 
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
+    made = TableHarness(tmp_path / "t", servers, topic(), getattr(request, "param", {}))
     yield made
     made.close()
 

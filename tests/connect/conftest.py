@@ -8,15 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from log_system.local_kafka.owned import LocalKafka
 from tablestore.session import register
-from tests.connectors.harness.wire import Wire
 from tests.harness.connect_server import ConnectServer
-
-
-@pytest.fixture(scope="module")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tablestore import TableStore
 from tests.connectors.harness.wire import Wire
 from tests.crash.kill_points import KillPoint, set_trap
 from tests.harness.connect_server import TOKEN, ConnectServer
-from tests.harness.spark_tables import AVAILABLE, frame, make, rows
+from tests.harness.spark_tables import AVAILABLE, forget_last_commit, frame, make, rows
 from tests.harness.table_audit import audit
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -103,13 +103,6 @@ def test_a_client_that_dies_leaves_what_recover_finishes(
     assert len(sink.recover()) == unpublished
     assert rows(sink.read()) == FIRST | (dict.fromkeys((4, 5), "d") if unpublished else {})
     check(sink, wire)
-
-
-def forget_last_commit(checkpoint: Path) -> None:
-    """Leave the checkpoint as a crash does between the sink's commit and Spark's own commit log."""
-    last = max((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def dying_at(point: str) -> Callable[[DataFrame], DataFrame]:

@@ -6,14 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from log_system.local_kafka.owned import LocalKafka
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Wire
-
-
-@pytest.fixture(scope="session")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
 
 
 @pytest.fixture

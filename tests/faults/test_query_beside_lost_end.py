@@ -22,7 +22,7 @@ from tablestore import TableStore
 from tablestore.connectors import read_changes, read_stream
 from tests.harness.lost_end import ends_of, lose_all
 from tests.harness.plain_topics import make_topic
-from tests.harness.spark_tables import AVAILABLE, CHANGE_TYPE
+from tests.harness.spark_tables import AVAILABLE, CHANGE_TYPE, forget_last_commit
 from tests.harness.table_harness import PARTITIONS, TableHarness
 from tests.harness.waiting import PATIENCE_SECONDS, until
 
@@ -79,13 +79,6 @@ class Followed(ABC):
             assert query.awaitTermination(WAIT_SECONDS)
         finally:
             query.stop()
-
-    def forget_last_commit(self) -> None:
-        """Leave the checkpoint as a crash in the last micro-batch does."""
-        commits = self.folder / "checkpoint" / "commits"
-        last = max((p for p in commits.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-        last.unlink()
-        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
 class OfTable(Followed):
@@ -204,7 +197,7 @@ def lost(
             followed.run()
             assert sorted(followed.seen) == rows(1, 2)
             if name == "repeated":
-                followed.forget_last_commit()
+                forget_last_commit(followed.folder / "checkpoint")
             made[kind.__name__, name] = followed
     lose_all(broker, ends)
     if request.param:

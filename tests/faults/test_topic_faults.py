@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,15 +25,6 @@ from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
-
-
-@pytest.fixture(params=[{}, LARGE], ids=["small", "large"])
-def any_size(
-    request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
-) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), request.param)
-    yield made
-    made.close()
 
 
 def test_a_deleted_topic_is_named_and_nothing_is_written(rig: TableHarness) -> None:
@@ -67,19 +58,20 @@ def test_a_topic_made_anew_is_lost_data_for_new_writers_and_gets_no_records(rig:
     assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
 
 
-def test_a_topic_made_anew_under_a_writer_that_runs_shows_none_of_its_records(any_size: TableHarness) -> None:
-    writer = any_size.writer()
+@pytest.mark.parametrize("rig", [{}, LARGE], ids=["small", "large"], indirect=True)
+def test_a_topic_made_anew_under_a_writer_that_runs_shows_none_of_its_records(rig: TableHarness) -> None:
+    writer = rig.writer()
     write(writer, changes(1))
     write(writer, changes(2))
-    any_size.remake_topic()
+    rig.remake_topic()
     pending = r"snapshot 3 is committed but not yet in the log.*was recreated"
     with pytest.raises(PublishPendingError, match=pending) as caught:
         write(writer, changes(3))
     assert isinstance(caught.value.__cause__, DataLostError)
-    any_size.close()
+    rig.close()
     with pytest.raises(DataLostError, match="was recreated"):
-        any_size.recover()
-    assert drain(any_size.servers, any_size.topic, PARTITIONS) == [[], []]
+        rig.recover()
+    assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
 
 
 def test_a_topic_made_anew_with_fewer_partitions_is_refused(rig: TableHarness) -> None:

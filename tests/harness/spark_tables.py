@@ -134,3 +134,10 @@ __all__ = [
     "AVAILABLE", "CHANGE_TYPE", "COMMIT_VERSION", "DDL", "Follower", "assert_log_is_table", "changes", "delete_records",
     "fold", "frame", "log_options", "make", "rows", "state", "versions",
 ]  # fmt: skip
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave the checkpoint as a crash does between the sink's commit and Spark's own commit log."""
+    last = max((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

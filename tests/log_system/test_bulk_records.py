@@ -39,11 +39,6 @@ VALUES = pa.array(
 
 
 @pytest.fixture
-def client(kafka: LocalKafka) -> KafkaClient:
-    return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-@pytest.fixture
 def made(client: KafkaClient, topic: Callable[[], str]) -> str:
     name = topic()
     make_topic(str(client.config["bootstrap.servers"]), name, 2)

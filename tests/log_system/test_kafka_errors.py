@@ -154,11 +154,6 @@ def test_errors_of_our_own_pass_unchanged_and_the_wrapper_is_a_decorator_too() -
 
 
 @pytest.fixture
-def client(kafka: LocalKafka) -> KafkaClient:
-    return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-@pytest.fixture
 def topic(client: KafkaClient) -> Iterator[str]:
     name = f"errors-{time.time_ns()}"
     ensure_topic(client, name, partitions=1, retention_ms=None, compacted=False)

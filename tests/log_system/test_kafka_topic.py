@@ -17,18 +17,12 @@ from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import delete_topic, earliest_offsets, ensure_topic, latest_offsets, topic_ids
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
 from tablestore import create_local
 from tests.harness.admin_clients import use_admin
 from tests.harness.waiting import PATIENCE_SECONDS
 
 WANTED: dict[str, Any] = {"partitions": 3, "retention_ms": None, "compacted": False}
-
-
-@pytest.fixture
-def client(kafka: LocalKafka) -> KafkaClient:
-    return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,9 @@ from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 FOREIGN_ROWS = 4
 
 
-@pytest.fixture(params=[{}, {"log__consistency": "eventual"}], ids=["transactional", "eventual"])
-def any_log(
-    request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
-) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), request.param)
-    yield made
-    made.close()
+any_log = pytest.mark.parametrize(
+    "rig", [{}, {"log__consistency": "eventual"}], ids=["transactional", "eventual"], indirect=True
+)
 
 
 def set_back(rig: TableHarness, *batches: int) -> None:
@@ -45,8 +41,8 @@ def set_back(rig: TableHarness, *batches: int) -> None:
     shutil.move(copy, rig.path)
 
 
-def test_a_restored_table_that_others_wrote_on_is_told_from_the_one_in_the_log(any_log: TableHarness) -> None:
-    rig = any_log
+@any_log
+def test_a_restored_table_that_others_wrote_on_is_told_from_the_one_in_the_log(rig: TableHarness) -> None:
     rig.write(1, 2)
     set_back(rig, 3, 4)
     # Two versions that nobody has published get the numbers of two that the log holds.
@@ -114,15 +110,15 @@ def test_a_large_snapshot_that_is_half_published_is_not_gone_on_with_by_another_
         rig.recover()
 
 
+@any_log
 @pytest.mark.parametrize("others", [(), (13, 14, 15)], ids=["shorter", "longer"])
 def test_a_restored_table_is_published_anew_when_its_topic_is_deleted_and_repaired(
-    any_log: TableHarness, others: tuple[int, ...]
+    rig: TableHarness, others: tuple[int, ...]
 ) -> None:
-    rig = any_log
     rig.write(1, 2)
     set_back(rig, 3, 4)
     rig.commit(*others)
-    if others and any_log.options == {}:
+    if others and rig.options == {}:
         # While the topic is there, a repair takes none of its records for this history's.
         told = repair_anew(rig.table)
         assert not told.ok
@@ -134,7 +130,7 @@ def test_a_restored_table_is_published_anew_when_its_topic_is_deleted_and_repair
     done = repair_anew(rig.table)
     assert done.ok, str(done)
     rig.write(20)
-    if any_log.options == {}:
+    if rig.options == {}:
         rig.audit()
     else:
         assert repair_anew(rig.table).ok

@@ -6,7 +6,6 @@ import random
 import string
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -31,11 +30,6 @@ from tests.tablestore.write.test_format_commit import limit_records
 
 FORMATS = ["json", "arrow", "debezium-json"]
 DEFAULT = 1_048_588
-
-
-@pytest.fixture
-def servers(kafka: Any) -> str:
-    return kafka.bootstrap_servers
 
 
 def text(size: int) -> str:

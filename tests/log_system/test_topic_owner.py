@@ -22,7 +22,6 @@ from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import delete_topic, topic_ids
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.entries import entry_of
 from snapshot.errors import AlreadyExistsError, CorruptedError, NotFoundError, TableReplacedError, UnavailableError
 from snapshot.storage import Storage
@@ -40,16 +39,6 @@ from tests.harness.plain_topics import make_topic
 
 RUN = CliRunner(env={"COLUMNS": "200"})
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
-
-
-@pytest.fixture
-def client(kafka: LocalKafka) -> KafkaClient:
-    return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-@pytest.fixture
-def servers(kafka: LocalKafka) -> str:
-    return kafka.bootstrap_servers
 
 
 @pytest.fixture

@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from log_system.local_kafka.owned import LocalKafka
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
-
-
-@pytest.fixture(scope="module")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
 
 
 @pytest.fixture

@@ -41,11 +41,6 @@ from tests.harness.spark_tables import DDL, Follower, frame, log_options, make, 
 from tests.harness.waiting import PATIENCE_SECONDS
 
 
-@pytest.fixture
-def client(kafka: object) -> KafkaClient:
-    return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
-
-
 def assert_no_table(path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"TableStore\.create"):
         TableContext.open(str(path))

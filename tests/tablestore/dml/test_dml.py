@@ -35,11 +35,6 @@ EVENTUAL: dict[str, object] = {"log__consistency": "eventual"}
 SOURCE = "id int, v string, gone boolean"
 
 
-@pytest.fixture
-def servers(kafka: object) -> str:
-    return kafka.bootstrap_servers
-
-
 def make(
     spark: SparkSession, path: Path, servers: str = "", topic: str = "", *, key: bool = True, **options: object
 ) -> TableStore:

@@ -31,11 +31,6 @@ BEFORE = {k: f"v{k}" for k in range(6)}
 
 
 @pytest.fixture
-def servers(kafka: object) -> str:
-    return kafka.bootstrap_servers
-
-
-@pytest.fixture
 def table(servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableContext:
     """A key table with two snapshots, of which nothing is compacted yet."""
     made = make_table(tmp_path / "t", servers, topic(), bucket=PARTITIONS, compaction__auto="false")

@@ -51,11 +51,6 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.processes.expirer"])
 
 
-@pytest.fixture
-def servers(kafka: Any) -> str:
-    return kafka.bootstrap_servers
-
-
 class Life:
     """A table that is written to, and what each of its snapshots held when it was made."""
 

@@ -39,11 +39,6 @@ BASE = {k: f"v{k}" for k in range(40)}
 
 
 @pytest.fixture
-def servers(kafka: object) -> str:
-    return kafka.bootstrap_servers
-
-
-@pytest.fixture
 def table(servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableContext:
     """A key table of 40 rows in its base, then four snapshots of changes, some of them of the same keys."""
     made = make_table(

@@ -31,11 +31,6 @@ from tests.tablestore.maintenance.test_expire_snapshots import content, fed, on_
 DAYS_2 = 172_800
 
 
-@pytest.fixture
-def servers(kafka: Any) -> str:
-    return kafka.bootstrap_servers
-
-
 def published(servers: str, topic: str) -> list[list[bytes]]:
     return [[message.value() for message in part] for part in drain_raw(servers, topic, 2)]
 

@@ -27,11 +27,6 @@ from tests.harness.own_messages import own_messages
 from tests.harness.spark_tables import Follower, changes, delete_records, fold, frame, log_options, make, rows, versions
 
 
-@pytest.fixture
-def servers(kafka: object) -> str:
-    return kafka.bootstrap_servers
-
-
 @pytest.fixture(params=["json", "arrow", "no log"])
 def table(request, spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableStore:
     """A key table with three snapshots: two inserts; an update, a delete and an insert; an insert."""

@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -38,11 +37,6 @@ from tests.harness.spark_tables import AVAILABLE, assert_log_is_table, frame, ma
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "v": ["a", "b"]})
 REFUSED = DataLostError("the topic was recreated")
-
-
-@pytest.fixture
-def servers(kafka: Any) -> str:
-    return kafka.bootstrap_servers
 
 
 @pytest.fixture(params=[True, False], ids=["key", "append"])

@@ -16,15 +16,10 @@ from tablestore import TableStore
 from tablestore.write import publish
 from tests.harness.faults import failing
 from tests.harness.local_writes import drain
-from tests.harness.spark_tables import AVAILABLE, changes, frame, make, rows
+from tests.harness.spark_tables import AVAILABLE, changes, forget_last_commit, frame, make, rows
 from tests.harness.table_audit import assert_log_is_table
 
 BY_HANDLE, BY_FORMAT = "write_stream", "format"
-
-
-@pytest.fixture
-def servers(kafka: object) -> str:
-    return kafka.bootstrap_servers
 
 
 @pytest.fixture
@@ -46,13 +41,6 @@ def run(way: str, stream: DataFrame, sink: TableStore, checkpoint: Path, mode: s
         writer = stream.writeStream.format("tablestore").option("checkpointLocation", str(checkpoint))
         query = writer.option("path", sink.path).outputMode(mode).trigger(**AVAILABLE).start()
     query.awaitTermination()
-
-
-def forget_last_commit(checkpoint: Path) -> None:
-    """Leave the checkpoint as a crash does between the sink's commit and Spark's own commit log."""
-    last = max((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def audit(sink: TableStore, servers: str) -> None:

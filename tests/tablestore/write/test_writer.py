@@ -32,11 +32,6 @@ PARTITIONS = 2
 
 
 @pytest.fixture
-def servers(kafka: object) -> str:
-    return kafka.bootstrap_servers
-
-
-@pytest.fixture
 def table(spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableStore:
     return make(spark, tmp_path / "t", servers, topic())
 
