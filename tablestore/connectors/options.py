@@ -55,8 +55,7 @@ def parse_start(connector: Connector, given: Mapping[str, str], topics: tuple[st
         # Only a reader that starts at the beginning sees the row of every key.
         return Start(StartupMode.EARLIEST)
     mode = _Modes.read(given).startup
-    is_timestamp, is_specific = mode is StartupMode.TIMESTAMP, mode is StartupMode.SPECIFIC
-    return Start(mode, *_mode_options(given, "startup", is_timestamp, is_specific, topics, pattern))
+    return Start(mode, *_mode_options(given, "startup", mode, topics, pattern))
 
 
 def parse_bound(given: Mapping[str, str], topics: tuple[str, ...], pattern: str | None) -> Bound:
@@ -66,32 +65,26 @@ def parse_bound(given: Mapping[str, str], topics: tuple[str, ...], pattern: str 
         InvalidInputError: a mode is unknown, or an option that it requires is missing.
     """
     mode = _Modes.read(given).bounded
-    is_timestamp, is_specific = mode is BoundedMode.TIMESTAMP, mode is BoundedMode.SPECIFIC
-    return Bound(mode, *_mode_options(given, "bounded", is_timestamp, is_specific, topics, pattern))
+    return Bound(mode, *_mode_options(given, "bounded", mode, topics, pattern))
 
 
 def _mode_options(
-    given: Mapping[str, str],
-    which: str,
-    is_timestamp: bool,
-    is_specific: bool,
-    topics: tuple[str, ...],
-    pattern: str | None,
+    given: Mapping[str, str], which: str, chosen: str, topics: tuple[str, ...], pattern: str | None
 ) -> tuple[int | None, Mapping[int, int]]:
     """Return the timestamp and the offsets that the modes ``timestamp`` and ``specific-offsets`` require.
 
     Each of the two options is allowed only in its own mode.
     """
     time_name, offsets_name = f"scan.{which}.timestamp-millis", f"scan.{which}.specific-offsets"
-    for name, mode, wanted in ((time_name, "timestamp", is_timestamp), (offsets_name, "specific-offsets", is_specific)):
-        if wanted and name not in given:
+    for name, mode in ((time_name, "timestamp"), (offsets_name, "specific-offsets")):
+        if mode == chosen and name not in given:
             msg = f"'{name}' is required in '{mode}' {which} mode but missing."
             raise InvalidInputError(msg)
-        if not wanted and name in given:
+        if mode != chosen and name in given:
             msg = f"Option '{name}' goes with 'scan.{which}.mode' = '{mode}' only. Set that mode, or leave it out."
             raise InvalidInputError(msg)
-    if not is_specific:
-        return (OptionSpec(time_name, integer(0)).parse(given[time_name]) if is_timestamp else None), {}
+    if offsets_name not in given:
+        return (OptionSpec(time_name, integer(0)).parse(given[time_name]) if time_name in given else None), {}
     if pattern is not None or len(topics) > 1:
         msg = f"Currently Kafka source only supports specific offset for single topic ('{offsets_name}')."
         raise InvalidInputError(msg)
