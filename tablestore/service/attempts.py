@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from snapshot.errors import TableStoreError
 
@@ -24,7 +25,7 @@ class Attempts:
     error: str = ""
     errors: Mapping[str, int] = field(default_factory=dict)
 
-    def failed(self, error: Exception, what: str) -> Attempts:
+    def failed(self, error: Exception, what: str) -> Self:
         """Return the outcome after another failure, and log it unless the last attempt failed in the same way.
 
         Args:
@@ -36,11 +37,11 @@ class Attempts:
         if text != self.error:
             unexpected = not isinstance(error, TableStoreError)
             logger.warning("%s: %s: %s", what, kind, text, exc_info=unexpected)
-        return Attempts(text, {**self.errors, kind: self.errors.get(kind, 0) + 1})
+        return replace(self, error=text, errors={**self.errors, kind: self.errors.get(kind, 0) + 1})
 
-    def succeeded(self) -> Attempts:
+    def succeeded(self) -> Self:
         """Return the outcome after a success."""
-        return Attempts("", self.errors)
+        return replace(self, error="")
 
     def beside(self, other: Attempts) -> Attempts:
         """Return the outcome of two kinds of work."""

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import Event
 
 from log_system.gate import limited
@@ -57,7 +57,7 @@ class Throttle:
 
 
 @dataclass(frozen=True)
-class VerifyState:
+class VerifyState(Attempts):
     """How the comparison of a table's log with the table stands.
 
     Attributes:
@@ -69,8 +69,6 @@ class VerifyState:
         whole_ms: when the last comparison of the whole log ended, in milliseconds since the epoch; 0 for never.
         at_ms: when the last step ended.
         records: number of records read by this service.
-        error: why the last attempt failed; empty after a success.
-        errors: how many attempts failed, by kind of error.
     """
 
     snapshot: int | None = None
@@ -81,8 +79,6 @@ class VerifyState:
     whole_ms: int = 0
     at_ms: int = 0
     records: int = 0
-    error: str = ""
-    errors: Mapping[str, int] = field(default_factory=dict)
 
 
 class TableVerifier:
@@ -138,8 +134,7 @@ class TableVerifier:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is shown and tried again
                 if isinstance(error, NotFoundError | TableReplacedError):
                     self._table = None
-                done = Attempts(self.state.error, self.state.errors).failed(error, f"table {self._path}: verify")
-                self.state = replace(self.state, error=done.error, errors=done.errors, running=False)
+                self.state = replace(self.state.failed(error, f"table {self._path}: verify"), running=False)
                 stop.wait(self._retry)
 
     def round(self) -> bool:

@@ -17,7 +17,7 @@ from tablestore.connectors.formats.bulk_decode import decode_in_bulk, decoded, r
 from tablestore.connectors.formats.column_texts import Pieces, joined, json_pieces
 from tablestore.connectors.formats.json.bulk_reader import JsonBulkReader
 from tablestore.connectors.formats.json.row_reader import JsonRowReader
-from tablestore.connectors.formats.json.writer import text_sql
+from tablestore.connectors.formats.json.writer import JsonSql
 from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import TextFormat
 from tablestore.connectors.formats.types import check_schema
@@ -91,13 +91,8 @@ class JsonRowFormat(TextFormat):
         """
         self._options = JsonOptions.of(options, side=side)
         check_schema(schema, _check_field)
-        to_sql = partial(
-            text_sql,
-            separator=self._options.separator,
-            plain=self._options.plain_decimals,
-            without_nulls=self._options.without_nulls,
-        )
-        super().__init__(schema, options, side, to_sql)
+        sql = JsonSql(self._options.separator, self._options.plain_decimals, self._options.without_nulls)
+        super().__init__(schema, options, side, sql.text)
         self._one = JsonRowReader(
             schema,
             separator=self._options.separator,

@@ -8,6 +8,7 @@ and a space between date and time.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -19,67 +20,57 @@ _PLAIN_SCALE = 6
 """Up to this scale, Java does not write small decimals with an exponent."""
 
 
-def object_sql(
-    schema: pa.Schema | pa.StructType, columns: list[str], *, separator: str, plain: bool, without_nulls: bool,
-    depth: int = 0,
-) -> str:  # fmt: skip
-    """Return SQL for the text of a JSON object.
+@dataclass(frozen=True)
+class JsonSql:
+    """Writes SQL for the JSON text of columns.
 
-    Args:
-        schema: the fields.
-        columns: SQL of each field, with the types of ``duckdb_json.duckdb_type``.
+    Attributes:
         separator: the separator of date and time.
         plain: whether to write decimals without an exponent.
         without_nulls: whether to omit NULL fields.
-        depth: the number of lambdas that enclose the expression.
     """
-    parts = []
-    for number, (field, column) in enumerate(zip(schema, columns, strict=True)):
-        text = text_sql(field.type, column, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
-        name = json.dumps(field.name, ensure_ascii=False) + ":"
-        if without_nulls:
-            parts.append(f"coalesce({text_literal(',' + name)} || {text}, '')")
-        else:
-            parts += [text_literal(("," if number else "{") + name), f"coalesce({text}, 'null')"]
-    if not parts:
-        return "'{}'"
-    if without_nulls:
-        # Each part starts with a comma; remove the first one.
-        return f"concat('{{', substr(concat({', '.join(parts)}), 2), '}}')"
-    return f"concat({', '.join(parts)}, '}}')"
 
+    separator: str
+    plain: bool
+    without_nulls: bool
 
-def text_sql(
-    data_type: pa.DataType, sql: str, *, separator: str, plain: bool, without_nulls: bool, depth: int = 0
-) -> str:
-    """Return SQL for the JSON text of a column; NULL stays NULL."""
+    def text(self, data_type: pa.DataType, sql: str, depth: int = 0) -> str:
+        """Return SQL for the JSON text of a column; NULL stays NULL. ``depth`` lambdas enclose the expression."""
+        item = f"x{depth}"
+        if pt.is_struct(data_type):
+            return f"CASE WHEN {sql} IS NOT NULL THEN {self._object(data_type, sql, depth)} END"
+        if pt.is_list(data_type):
+            element = f"coalesce({self.text(data_type.value_type, item, depth + 1)}, 'null')"
+            return f"'[' || array_to_string(list_transform({sql}, lambda {item}: {element}), ',') || ']'"
+        if pt.is_map(data_type):
+            value = f"coalesce({self.text(data_type.item_type, f'{item}.value', depth + 1)}, 'null')"
+            pair = f"to_json({item}.key)::VARCHAR || ':' || {value}"
+            return f"'{{' || array_to_string(list_transform(map_entries({sql}), lambda {item}: {pair}), ',') || '}}'"
+        if pt.is_string(data_type):
+            return f"to_json({sql})::VARCHAR"
+        if pt.is_decimal(data_type):
+            return decimal_sql(data_type, sql, plain=self.plain)
+        if pt.is_floating(data_type):
+            return floating_sql(sql, quote='"')
+        if pt.is_binary(data_type) or pt.is_temporal(data_type):
+            return f"'\"' || {plain_text_sql(data_type, sql, separator=self.separator)} || '\"'"
+        return f"({sql})::VARCHAR"
 
-    def inner(data_type: pa.DataType, sql: str, depth: int) -> str:
-        return text_sql(data_type, sql, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
-
-    item = f"x{depth}"
-    if pt.is_struct(data_type):
-        columns = [f"struct_extract({sql}, {text_literal(field.name)})" for field in data_type]
-        text = object_sql(
-            data_type, columns, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth
-        )
-        return f"CASE WHEN {sql} IS NOT NULL THEN {text} END"
-    if pt.is_list(data_type):
-        element = f"coalesce({inner(data_type.value_type, item, depth + 1)}, 'null')"
-        return f"'[' || array_to_string(list_transform({sql}, lambda {item}: {element}), ',') || ']'"
-    if pt.is_map(data_type):
-        value = f"coalesce({inner(data_type.item_type, f'{item}.value', depth + 1)}, 'null')"
-        pair = f"to_json({item}.key)::VARCHAR || ':' || {value}"
-        return f"'{{' || array_to_string(list_transform(map_entries({sql}), lambda {item}: {pair}), ',') || '}}'"
-    if pt.is_string(data_type):
-        return f"to_json({sql})::VARCHAR"
-    if pt.is_decimal(data_type):
-        return decimal_sql(data_type, sql, plain=plain)
-    if pt.is_floating(data_type):
-        return floating_sql(sql, quote='"')
-    if pt.is_binary(data_type) or pt.is_temporal(data_type):
-        return f"'\"' || {plain_text_sql(data_type, sql, separator=separator)} || '\"'"
-    return f"({sql})::VARCHAR"
+    def _object(self, data_type: pa.StructType, sql: str, depth: int) -> str:
+        parts = []
+        for number, field in enumerate(data_type):
+            text = self.text(field.type, f"struct_extract({sql}, {text_literal(field.name)})", depth)
+            name = json.dumps(field.name, ensure_ascii=False) + ":"
+            if self.without_nulls:
+                parts.append(f"coalesce({text_literal(',' + name)} || {text}, '')")
+            else:
+                parts += [text_literal(("," if number else "{") + name), f"coalesce({text}, 'null')"]
+        if not parts:
+            return "'{}'"
+        if self.without_nulls:
+            # Each part starts with a comma; remove the first one.
+            return f"concat('{{', substr(concat({', '.join(parts)}), 2), '}}')"
+        return f"concat({', '.join(parts)}, '}}')"
 
 
 def plain_text_sql(data_type: pa.DataType, sql: str, *, separator: str) -> str:
