@@ -23,7 +23,7 @@ from snapshot.schema.physical_names import Columns
 from snapshot.schema.row_equality import equal
 from snapshot.schema.system_columns import relabelled
 from snapshot.storage import Storage
-from tablestore.normalize.segments import HASH, Segment, SegmentedState, version_offsets
+from tablestore.normalize.segments import HASH, Segment, SegmentedState, in_steps, version_offsets
 
 DELETED, TIME = "_deleted", "_time"
 _OWN: Final = b"own"
@@ -191,19 +191,9 @@ class KeyedState(SegmentedState):
             newer: the segment after it.
             is_oldest: whether no segment is older, so that deleted and expired keys can be left out.
         """
-        old_hashes, new_hashes = (np.concatenate([_hashes_of(b) for b in each.batches]) for each in (older, newer))
         step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * older.rows // older.size))
-        old_end = new_end = 0
-        while old_end < older.rows or new_end < newer.rows:
-            first, second = old_end, new_end
-            if first + step < older.rows:
-                # All rows of one hash are in one step, because they may have the same key.
-                cut = old_hashes[first + step]
-                old_end, new_end = (int(np.searchsorted(h, cut, "right")) for h in (old_hashes, new_hashes))
-            else:
-                old_end, new_end = older.rows, newer.rows
-            old = self._laid_out(older.slice(first, old_end))
-            new = self._laid_out(newer.slice(second, new_end))
+        for old_rows, new_rows in in_steps(older, newer, step):
+            old, new = self._laid_out(old_rows), self._laid_out(new_rows)
             keys = _columns_of(new).select(self._spec.stored_key).rename_columns(list(self._spec.primary_key))
             _, replaced = self._matches(_hashes_of(new), keys, np.arange(new.num_rows), old)
             kept = np.ones(old.num_rows, np.bool_)

@@ -22,12 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from snapshot.disk import advice
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.storage import Storage, storage_errors
 
+Batches = tuple[pa.RecordBatch, ...]
 HASH: Final = "_hash"
 ENDING: Final = ".arrow"
 REMEDY: Final = "Start a new query, with a new checkpoint."
@@ -49,7 +51,7 @@ class Segment:
         size: size of the file in bytes; in memory, of the rows.
     """
 
-    batches: tuple[pa.RecordBatch, ...]
+    batches: Batches
     file: str
     size: int
 
@@ -159,6 +161,20 @@ class SegmentedState:
 
 _OPEN: dict[str, tuple[Segment, float]] = {}
 """The segments that this process has open, by path, and when each was last used."""
+
+
+def in_steps(older: Segment, newer: Segment, rows: int) -> Iterator[tuple[Batches, Batches]]:
+    """Yield two segments in steps of about so many rows of the older one.
+
+    All rows of one hash are in one step, because they may have the same key.
+    """
+    hashes = [np.concatenate([batch.column(0).to_numpy() for batch in each.batches]) for each in (older, newer)]
+    ends, all_rows = [0, 0], [older.rows, newer.rows]
+    while ends != all_rows:
+        starts, ends = ends, all_rows
+        if starts[0] + rows < older.rows:
+            ends = [int(np.searchsorted(each, hashes[0][starts[0] + rows], "right")) for each in hashes]
+        yield tuple(older.slice(starts[0], ends[0])), tuple(newer.slice(starts[1], ends[1]))
 
 
 def version_offsets(names: Iterable[str]) -> list[int]:

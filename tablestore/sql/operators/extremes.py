@@ -13,8 +13,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from snapshot.quoting import quoted
 from tablestore.normalize.segments import HASH
 from tablestore.sql.operators.group_places import Order, Places, change_places
-from tablestore.sql.operators.row_multiset import COUNT, RowMultiset, query
-from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, clean_now_and_then, run_in_buckets
+from tablestore.sql.operators.row_multiset import COUNT, query
+from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,9 @@ class _Extremes(StatefulStep):
         there = rows.filter(pc.is_valid(rows.column(extreme.column)))
         changes = there.select([HASH, *columns]).append_column(COUNT, there.column(self.sign))
         order = Order(extreme.column, descending=extreme.is_max, nulls_first=False)
-        folder = task.folder.child(str(number))
-        state = RowMultiset.open(task.db, folder, pa.schema([rows.schema.field(each) for each in columns]), task.batch)
-        try:
+        held = pa.schema([rows.schema.field(each) for each in columns])
+        with task.state(held, task.folder.child(str(number))) as state:
             found = change_places(task.db, state, changes, columns, Places(self.groups, (order,), 1, 1), columns)
-            state.save()
-        finally:
-            state.discard()
-        clean_now_and_then(folder, task.batch)
         # The group whose value only goes has none any more.
         groups = ", ".join(map(quoted, self.groups))
         value = f"any_value({quoted(extreme.column)}) FILTER (WHERE {COUNT} > 0) AS {quoted(extreme.name)}"

@@ -19,7 +19,7 @@ from snapshot.errors import CorruptedError, DataLostError
 from snapshot.quoting import quoted
 from snapshot.schema.system_columns import conform
 from snapshot.storage import Storage
-from tablestore.normalize.segments import HASH, REMEDY, Segment, SegmentedState
+from tablestore.normalize.segments import HASH, REMEDY, Segment, SegmentedState, in_steps
 
 COUNT: Final = "_count"
 _BATCH_ROWS: Final = 131_072
@@ -112,23 +112,9 @@ class RowMultiset(SegmentedState):
 
     def _merged(self, older: Segment, newer: Segment, *, is_oldest: bool) -> Iterator[pa.RecordBatch]:
         del is_oldest  # Rows without copies leave the state wherever they meet.
-        held = [np.concatenate([_hashes_of(batch) for batch in each.batches]) for each in (older, newer)]
         columns = ", ".join(quoted(field.name) for field in self._columns)
-        ends = [0, 0]
-        while ends[0] < older.rows or ends[1] < newer.rows:
-            starts = list(ends)
-            if starts[0] + _BATCH_ROWS < older.rows:
-                # All rows of one hash are in one step, because they may be the same row.
-                cut = held[0][starts[0] + _BATCH_ROWS]
-                ends = [int(np.searchsorted(each, cut, "right")) for each in held]
-            else:
-                ends = [older.rows, newer.rows]
-            pieces = [
-                piece
-                for each, start, end in zip((older, newer), starts, ends, strict=True)
-                for piece in each.slice(start, end)
-            ]
-            both = pa.Table.from_batches(pieces, schema=self._layout)
+        for old, new in in_steps(older, newer, _BATCH_ROWS):
+            both = pa.Table.from_batches([*old, *new], schema=self._layout)
             text = (
                 f"SELECT {HASH}, sum({COUNT})::BIGINT AS {COUNT}, {columns} FROM both_segments "
                 f"GROUP BY ALL HAVING sum({COUNT}) <> 0 ORDER BY {HASH}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,7 @@ from snapshot.storage import Storage
 from tablestore.normalize.segments import HASH
 from tablestore.normalize.state_upkeep import clean
 from tablestore.spark.python_worker import begin_task
+from tablestore.sql.operators.row_multiset import RowMultiset
 
 _BUCKET: Final = "_bucket"
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
@@ -64,6 +66,25 @@ class Task:
     db: duckdb.DuckDBPyConnection
     folder: Storage
     batch: int
+
+    @contextmanager
+    def state(self, columns: pa.Schema, folder: Storage | None = None) -> Iterator[RowMultiset]:
+        """Yield the bucket's state before the micro-batch, and save what it has become as the state after it.
+
+        Args:
+            columns: the columns of the state's rows.
+            folder: where the state is, if the bucket has several.
+        """
+        folder = folder or self.folder
+        state = RowMultiset.open(self.db, folder, columns, self.batch)
+        try:
+            yield state
+            state.save()
+        finally:
+            state.discard()
+        if self.batch % _CLEANED_EVERY == _CLEANED_EVERY - 1:
+            # The micro-batches before this one are complete.
+            clean(folder, self.batch - 1)
 
 
 class StatefulStep(ABC):
@@ -132,17 +153,6 @@ class _Run:
         folder = self.place.folder.child(query).child(self.place.name).child(f"{bucket}-of-{self.buckets}")
         with spilling(memory_limit=_MEMORY) as db:
             yield from self.step.run(Task(db, folder, batch), rows)
-
-
-def clean_now_and_then(folder: Storage, batch: int) -> None:
-    """Remove versions of a state that are no longer needed, once every few micro-batches.
-
-    Args:
-        folder: the state's folder.
-        batch: id of the micro-batch that runs; those before it are complete.
-    """
-    if batch % _CLEANED_EVERY == _CLEANED_EVERY - 1:
-        clean(folder, batch - 1)
 
 
 def _micro_batch() -> tuple[str, int]:

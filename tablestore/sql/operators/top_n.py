@@ -16,8 +16,8 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.normalize.segments import HASH
 from tablestore.sql.operators.group_places import RANK, Places, change_places, repeated
-from tablestore.sql.operators.row_multiset import COUNT, RowMultiset, query
-from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, clean_now_and_then, run_in_buckets
+from tablestore.sql.operators.row_multiset import COUNT, query
+from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
 
 SIGN: Final = "_sign"
 _ADDED: Final = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
@@ -61,13 +61,8 @@ class _TopN(StatefulStep):
     def run(self, task: Task, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([rows.schema.field(name) for name in self.columns])
         changes = rows.select([HASH, *self.columns]).append_column(COUNT, rows.column(SIGN))
-        state = RowMultiset.open(task.db, task.folder, schema, task.batch)
-        try:
+        with task.state(schema) as state:
             found = change_places(task.db, state, changes, self.columns, self.places, self.outputs)
-            state.save()
-        finally:
-            state.discard()
-        clean_now_and_then(task.folder, task.batch)
         if found.num_rows:
             yield from self._emitted(task, found, schema).to_batches()
 

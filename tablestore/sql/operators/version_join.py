@@ -15,8 +15,8 @@ from pyspark.sql.types import StructField, StructType
 from snapshot.quoting import quoted
 from snapshot.schema.system_columns import SEQ
 from tablestore.normalize.segments import HASH
-from tablestore.sql.operators.row_multiset import COUNT, RowMultiset, query
-from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, clean_now_and_then, run_in_buckets
+from tablestore.sql.operators.row_multiset import COUNT, query
+from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
 
 DELETED: Final = "_deleted"
 """Name of the boolean column that is true in a version that ends its key."""
@@ -68,15 +68,10 @@ class _VersionJoin(StatefulStep):
     def run(self, task: Task, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         columns = [*self.keys, *self.right]
         schema = pa.schema([rows.schema.field(name) for name in columns])
-        state = RowMultiset.open(task.db, task.folder, schema, task.batch)
-        try:
+        with task.state(schema) as state:
             held = state.rows(np.unique(rows.column(HASH).to_numpy()))
             versions = self._versions(task, rows, held)
             state.put(self._changes(task, versions))
-            state.save()
-        finally:
-            state.discard()
-        clean_now_and_then(task.folder, task.batch)
         found = self._joined(task, rows, versions)
         arrays = [found.column(name).cast(rows.schema.field(name).type) for name in (*self.left, *self.right)]
         yield from pa.table(arrays, names=[*self.left, *self.right]).to_batches()
