@@ -220,14 +220,9 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
     results = run_tasks(tasks, _merge_bucket)
     added = [DataFile(**each) for result in results for each in json.loads(result)]
     # Step 2.
-    try:
-        version = replace_files(files.base_table, added, [file for group in groups for file in group])
-    except NOT_COMMITTED:
-        files.storage.delete(*[f.path for f in added])
-        raise
+    version = replace_files(files.base_table, added, [file for group in groups for file in group])
     if version is None:
         logger.info("table %s: another process has removed files; the files of this compaction are deleted", table.path)
-        files.storage.delete(*[f.path for f in added])
         return None
     return files.snapshot(version)
 

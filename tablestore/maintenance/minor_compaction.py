@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from snapshot.delta.log import DataFile
-from snapshot.errors import NOT_COMMITTED
 from snapshot.merge.merge_reader import ChangeFile, MergeReader
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT, relabelled
@@ -130,15 +129,9 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
     written = [DataFile(**each) for result in results for each in json.loads(result)]
     added = [replace(file, partition={**file.partition, SNAPSHOT: str(last)}) for file in written]
     # Step 2.
-    paths = [file.path for file in added]
-    try:
-        version = replace_files(store.log, added, files)
-    except NOT_COMMITTED:
-        store.log.storage.delete(*paths)
-        raise
+    version = replace_files(store.log, added, files)
     if version is None:
         logger.info("table %s: another compaction has removed change files; those of this one are deleted", table.path)
-        store.log.storage.delete(*paths)
     return version
 
 
