@@ -30,12 +30,10 @@ def delta_errors(root: str) -> Iterator[None]:
     """
     try:
         yield
-    except TableNotFoundError as error:
-        msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
-        raise NotFoundError(msg) from error
     except (DeltaError, FileNotFoundError) as error:
-        if "Invalid table location" in str(error):
-            msg = f"{root}: there is no Delta table: the path is a file."
+        # The folder is a file, or is being dropped.
+        if isinstance(error, TableNotFoundError) or "Invalid table location" in str(error):
+            msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
             raise NotFoundError(msg) from error
         if features := unknown_to_delta_rs(error):
             raise refused(root, features, "readers") from error

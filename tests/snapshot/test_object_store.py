@@ -196,6 +196,18 @@ def test_reads_and_compactions_cost_a_bounded_number_of_requests_for_each_snapsh
     assert len(seen) <= COMPACT_MAX + COMPACT_SNAPSHOT_MAX * 8, "\n".join(seen)
 
 
+@pytest.mark.parametrize(("key", "logs"), [(("id",), 1), ((), 2)], ids=["key", "append"])
+def test_opening_a_table_reads_its_log_and_asks_for_nothing_else(lake: str, key: tuple[str, ...], logs: int) -> None:
+    """A table without a key has no commit table beside its root; the place where it would be is looked at first."""
+    endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
+    make(path, key)
+    requests_since(endpoint)
+    open_local(path)
+    seen = requests_since(endpoint)
+    assert [sum(kind in each for each in seen) for kind in ("_last_checkpoint", "list-type")] == [logs, logs], seen
+    assert [each for each in seen if "_delta_log" not in each or each.startswith("HEAD")] == []
+
+
 def test_a_lookup_in_an_open_table_looks_once_and_sees_what_others_wrote(lake: str) -> None:
     endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
     context = make(path, ("id",))

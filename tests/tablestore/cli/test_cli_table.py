@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from log_system.local_kafka.owned import LocalKafka
@@ -37,8 +38,12 @@ def test_recover_publishes_what_a_writer_left_behind(
     assert "not yet" not in RUN.invoke(app, ["snapshots", str(tmp_path / "t")]).stdout
 
 
-def test_a_path_without_a_table_is_one_red_line(tmp_path: Path) -> None:
-    result = RUN.invoke(app, ["recover", str(tmp_path / "nothing")])
+@pytest.mark.parametrize("name", ["nothing", "file", "file/below", "folder", "commits", "log"])
+def test_a_path_without_a_table_is_one_red_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("folder", "commits/_changes", "log/_delta_log"):
+        (tmp_path / folder).mkdir(parents=True)
+    result = RUN.invoke(app, ["recover", str(tmp_path / name)])
     assert result.exit_code == 1
     assert "there is no table of the store" in result.output
     assert "Traceback" not in result.output
