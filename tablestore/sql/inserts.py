@@ -128,7 +128,7 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
             output_mode=planned.mode,
             trigger=scope.settings.trigger,
             query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
-            transform=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
+            transform=each and (lambda batch: aligned(Plan(each(batch), changes=planned.changes), made, columns)),
         )
 
 
@@ -159,7 +159,7 @@ def create_table_as(scope: Scope, statement: CreateTableAs) -> StreamingQuery | 
         AlreadyExistsError: there is a table of that name.
     """
     found, made = _planned(scope, statement.query), statement.table
-    frame = found if isinstance(found, DataFrame) else found.shape or found.rows or found.changes().drop(CHANGE_TYPE)
+    frame = found if isinstance(found, DataFrame) else (found.shape or found.rows or found.changes()).drop(CHANGE_TYPE)
     columns: dict[str, PhysicalColumn] = {}
     for field in frame.schema:
         try:
@@ -360,7 +360,7 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
     key = tuple(place for place in places if place < len(found.names))
     if found.blind and (made.primary_key or is_changelog(made)):
-        check_replaced(found, made.name, key, takes_back=merges or is_changelog(made))
+        check_replaced(found, made, key, takes_back=merges or is_changelog(made))
     if not found.grows and is_changelog(made):
         if not made.primary_key:
             return Plan(found.changes(), UPDATE, chained=True, changes=True)

@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
+from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import (
@@ -32,7 +33,7 @@ from tablestore.sql.catalog.table_references import (
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
 from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
 from tablestore.sql.queries.batch_query import (
@@ -96,7 +97,7 @@ def plan(scope: Scope, query: Query) -> Plan:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
     # Who asks for the changes since some time wants to see each of them.
     changes = found.every() if found.since and found.every is not None else found.changes()
-    return Plan(changes, UPDATE, chained=True, changes=True)
+    return Plan(changes, UPDATE, chained=True, changes=True, transform=found.each, shape=found.shape)
 
 
 def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False, combines: bool = False) -> Plan | None:
@@ -127,15 +128,15 @@ def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False,
         marked = changes.toDF(*names, changes.columns[-1])
         by_key = tidied if is_unique else retracted_first
         changes = by_key(marked, [names[number] for number in key]).toDF(*changes.columns)
-    return Plan(changes, UPDATE, chained=True, changes=True)
+    return Plan(changes, UPDATE, chained=True, changes=True, transform=found.each, shape=found.shape)
 
 
-def check_replaced(found: Relation, target: str, key: tuple[int, ...], *, takes_back: bool) -> None:
-    """Check that a table does not need the rows before the first changes of each key, which a result lacks.
+def check_replaced(found: Relation, made: CreateTable, key: tuple[int, ...], *, takes_back: bool) -> None:
+    """Check that a table does not need the rows before changes, which a result lacks.
 
     Args:
         found: the result.
-        target: the table that it is written to.
+        made: the table that it is written to.
         key: positions of the columns that become the table's key.
         takes_back: whether the table takes back, or keeps, the rows that updates replace.
 
@@ -143,11 +144,22 @@ def check_replaced(found: Relation, target: str, key: tuple[int, ...], *, takes_
         InvalidInputError: the table needs them.
     """
     keys = found.keys if found.keys is not None else () if found.key is None else (found.key,)
-    if takes_back or not keys or any(set(part) != set(key) for part in keys):
-        needs = "takes back the rows that changes replace" if takes_back else "has another key than the changes"
+    strict = connector_of(made) is not None and any(
+        isinstance(column, PhysicalColumn) and not column.type.nullable and column.name not in made.primary_key
+        for column in made.columns
+    )
+    needs = ""
+    if takes_back:
+        needs = "takes back the rows that changes replace"
+    elif not keys or any(set(part) != set(key) for part in keys):
+        needs = "has another key than the changes"
+    elif strict:
+        needs = "has NOT NULL columns outside its key, for which deletes have no values"
+    if needs:
         msg = (
-            f"INSERT INTO '{target}': '{found.since}' begins in the middle, so the rows before its first changes are "
-            f"not known, and the table {needs}. Remove the hint, or {KNOWN}."
+            f"INSERT INTO '{made.name}': {found.blind}, so the rows before are not known, and the table {needs}. "
+            "INSERT the changes INTO a store table with their own key, from which further queries read"
+            f"{f', or {KNOWN}' if found.since else ''}."
         )
         raise InvalidInputError(msg)
 

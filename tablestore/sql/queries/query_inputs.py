@@ -46,10 +46,15 @@ class Parts:
 
     def frames(self) -> dict[str, DataFrame]:
         """Return the frames by their names in the SELECT; all inputs must be append-only."""
+        return self.frames_but(None)
+
+    def frames_but(self, one: QueryInput | None) -> dict[str, DataFrame]:
+        """Return the same without the frame of one input; all others must be append-only."""
         found = dict(self.inner)
         for each in self.inputs:
-            assert each.relation.rows is not None, "rows that change are no plain frame"
-            found[each.key] = each.relation.rows
+            if each is not one:
+                assert each.relation.rows is not None, "rows that change are no plain frame"
+                found[each.key] = each.relation.rows
         return found
 
     def sources(self) -> dict[str, Source]:

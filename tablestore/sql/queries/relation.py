@@ -69,7 +69,8 @@ class Relation:
         ranking: set if the relation can only be planned once the query around it says which places it needs.
         since: the table, with its hint, whose changes begin in the middle, so that they replace and delete rows which
             the relation never had; empty if there is none.
-        blind: whether these rows are not known: with the first change of each key, the row before it is missing.
+        blind: why the rows that changes replace are not known, at least those of the first change of each key; empty if
+            they are.
     """
 
     names: tuple[str, ...]
@@ -89,7 +90,7 @@ class Relation:
     shape: DataFrame | None = None
     ranking: Ranking | None = None
     since: str = ""
-    blind: bool = False
+    blind: str = ""
 
     @property
     def grows(self) -> bool:

@@ -69,7 +69,7 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
     if not late:
         return found
     if not table.options.looks_up:
-        return replace(found, since=late, blind=True)
+        return replace(found, since=late, blind=f"'{late}' begins in the middle")
     return replace(found, since=late, every=lambda: with_computed(table.read_stream(**options), made))
 
 
