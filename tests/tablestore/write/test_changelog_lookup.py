@@ -160,7 +160,7 @@ def test_a_write_that_never_gets_through_says_so_and_changes_nothing(
         local_writes.write(Writer(table, None), [(2, f"other {next(count)}")])
         return files
 
-    with pytest.raises(ConflictError, match=r"committed 3 times.*do without changelog-producer='lookup'"):
+    with pytest.raises(ConflictError, match=r"committed 3 times.*use a table without changelog-producer='lookup'"):
         Writer(table, None).write(staged)
     assert rows_of(table) == {2: "other 2"}
 
