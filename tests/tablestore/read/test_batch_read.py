@@ -67,7 +67,7 @@ def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None
     table.write(frame(spark, [(1, "a")]))
     with pytest.raises(NotFoundError, match="no snapshot 7; the newest is 1"):
         table.read(snapshot=7)
-    with pytest.raises(NotFoundError, match="as old as"):
+    with pytest.raises(NotFoundError, match="no snapshot at that time; the oldest is 0, of "):
         table.read(timestamp=dt.datetime(2001, 1, 1, tzinfo=dt.UTC))
     with pytest.raises(InvalidInputError, match="exclude each other"):
         table.read(snapshot=1, timestamp=5)
