@@ -38,9 +38,11 @@ def resolving_bulk(written: AvroType, schema: pa.Schema) -> ReadBulk:
         if read is None or not len(payloads):
             return
         rows, known = bulk_reader.read(payloads, read)
-        there = rows.is_valid()
-        columns = _projected(rows.filter(there), wanted).flatten()
-        position = known[there.to_numpy(zero_copy_only=False)]
+        position = known
+        if rows.null_count:
+            there = rows.is_valid()
+            rows, position = rows.filter(there), known[there.to_numpy(zero_copy_only=False)]
+        columns = _projected(rows, wanted).flatten()
         yield BulkRows(position, pa.RecordBatch.from_arrays(columns, schema=schema), known)
 
     return decoded
