@@ -21,7 +21,6 @@ from snapshot.errors import (
     CorruptedError,
     NotFoundError,
     OutcomeUnknownError,
-    TableReplacedError,
     TableStoreError,
     UnavailableError,
 )
@@ -235,9 +234,7 @@ def drop_at(
 def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
     """Run the steps of ``drop``."""
     storage, log, spec = table.files.storage, table.log.storage, table.spec
-    if TableFiles.open(storage).spec.table_id != spec.table_id:
-        msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
-        raise TableReplacedError(msg)
+    table.check_same()
     check_created(table.files)
     # Step 1.
     intent = Intent("drop", table_id=spec.table_id, topic=log.name, properties=kafka_properties(spec))
