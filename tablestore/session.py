@@ -29,15 +29,18 @@ REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CHECKPOINT_FILES = "tablestore.CheckpointFiles"
-STATE_SETTINGS = {
+STREAM_SETTINGS = {
     # The keys of a normalized stream stay on disk, not in the heap.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     # A micro-batch writes only its changes. Flushing RocksDB and copying its files would take twice as long.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # With adaptive execution, two threads plan the partitions of a Python source that a query reads twice. They share
+    # one connection, without a lock, and wait for each other's answers forever (Spark 4.2.0).
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
 }
-"""How streaming queries keep their state, unless the session has settings of its own."""
+"""How streaming queries run and keep their state, unless the session has settings of its own."""
 # Dependencies of Delta that Spark already provides.
 IN_SPARK = (
     "com.fasterxml.jackson.core",
@@ -132,9 +135,9 @@ def register(spark: SparkSession) -> None:
     """Register ``format("tablestore")``, ``format("kafka-table")`` and ``format("upsert-kafka")`` with a session.
 
     The same names work after ``USING``. Filters are pushed down to the table store. Credentials in options are redacted
-    from plans, Spark's UI and its event log. Streaming queries of the session keep their state as `STATE_SETTINGS`
-    says, unless the session already has those settings. A query that resumes from a checkpoint keeps its kind of state
-    store.
+    from plans, Spark's UI and its event log. Streaming queries of the session run, and keep their state, as
+    `STREAM_SETTINGS` says, unless the session already has those settings. A query that resumes from a checkpoint keeps
+    its kind of state store.
 
     Args:
         spark: any session, including a Spark Connect session; `TableStore` needs Delta configured in it.
@@ -158,7 +161,7 @@ def register(spark: SparkSession) -> None:
     if REDACTION not in redacted:
         spark.conf.set(REDACTED_OPTIONS, f"{redacted}|{REDACTION}" if redacted else f"(?i){REDACTION}")
     given = spark.conf.getAll
-    for name, value in STATE_SETTINGS.items():
+    for name, value in STREAM_SETTINGS.items():
         if name not in given:
             spark.conf.set(name, value)
 
@@ -211,7 +214,7 @@ def _settings(master: Master, jars: list[str], java: str) -> dict[str, str]:
         FILTER_PUSHDOWN: "true",
         # Spark has the type TIME, and lets nobody use it unless told to.
         "spark.sql.timeType.enabled": "true",
-        **STATE_SETTINGS,
+        **STREAM_SETTINGS,
         **storage_settings(os.environ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -10,9 +10,11 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from snapshot.errors import UnavailableError
-from tablestore.session import FILTER_PUSHDOWN, STATE_SETTINGS, merged, register, session
+from tablestore.session import FILTER_PUSHDOWN, STREAM_SETTINGS, merged, register, session
 from tablestore.spark.interpreter import PYTHON, worker_interpreter
 
 
@@ -114,14 +116,62 @@ def test_the_data_source_is_registered_once_or_again(spark):
 
 
 def test_streaming_queries_keep_their_state_as_is_best_unless_the_session_says_otherwise(spark):
-    provider, changelog = STATE_SETTINGS
+    provider, changelog, _ = STREAM_SETTINGS
     try:
         spark.conf.set(provider, "org.example.Mine")
         spark.conf.unset(changelog)
         register(spark)
         assert (spark.conf.get(provider), spark.conf.get(changelog)) == ("org.example.Mine", "true")
     finally:
-        spark.conf.set(provider, STATE_SETTINGS[provider])
+        spark.conf.set(provider, STREAM_SETTINGS[provider])
+
+
+class _LongAnswers(DataSource):
+    """A stream whose partitions take a while to send to Spark, so that two threads that ask for them meet."""
+
+    @classmethod
+    def name(cls):
+        return "long-answers"
+
+    def schema(self):
+        return "id long"
+
+    def streamReader(self, schema):
+        return _LongAnswersReader()
+
+
+class _LongAnswersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def prepareForTriggerAvailableNow(self):
+        pass
+
+    def initialOffset(self):
+        return {"at": 0}
+
+    def latestOffset(self, start=None, limit=None):
+        return {"at": 1}
+
+    def partitions(self, start, end):
+        return [InputPartition(bytes(2_000_000)) for _ in range(4)]
+
+    def read(self, partition):
+        yield (1,)
+
+
+def test_a_query_that_reads_a_stream_twice_ends(spark, tmp_path):
+    spark.dataSource.register(_LongAnswers)
+    read = spark.readStream.format("long-answers").load()
+    both = read.repartition(2, "id").union(read.where("id > 0").repartition(3, "id"))
+    query = (
+        both.writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "rows"))
+    )
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert spark.read.parquet(str(tmp_path / "rows")).count() == 8
 
 
 def test_files_of_local_checkpoints_take_no_processes(spark, tmp_path):
