@@ -136,18 +136,18 @@ class _LongAnswers(DataSource):
     def schema(self):
         return "id long"
 
-    def streamReader(self, schema):
+    def streamReader(self, schema):  # noqa: N802 - Spark's name
         return _LongAnswersReader()
 
 
 class _LongAnswersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def prepareForTriggerAvailableNow(self):
+    def prepareForTriggerAvailableNow(self):  # noqa: N802 - Spark's name
         pass
 
-    def initialOffset(self):
+    def initialOffset(self):  # noqa: N802 - Spark's name
         return {"at": 0}
 
-    def latestOffset(self, start=None, limit=None):
+    def latestOffset(self, start=None, limit=None):  # noqa: N802 - Spark's name
         return {"at": 1}
 
     def partitions(self, start, end):
