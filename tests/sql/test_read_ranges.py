@@ -336,6 +336,59 @@ def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT * FROM r") == [(1, 10), (2, None)]
 
 
+@pytest.mark.parametrize(
+    ("option", "found"),
+    [
+        ("", [10, 11, 12, 12]),
+        ("'lookup.dynamic-partition.refresh-interval' = '1 h'", [10, 10, 10, 10]),
+        ("'lookup.dynamic-partition.refresh-interval' = '1 ms'", [10, 11, 12, 12]),
+        ("'lookup.dynamic-partition.refresh.async' = 'true'", [10, 10, 11, 12]),
+    ],
+)
+@pytest.mark.parametrize("is_view", [False, True], ids=["table", "view"])
+def test_a_lookup_keeps_the_newest_partition_as_long_as_it_says(
+    catalog: Catalog, option: str, found: list[int], *, is_view: bool
+) -> None:
+    """With async refresh, the lookup that finds a newer partition still reads the one before."""
+    catalog.sql("""
+        CREATE TABLE o (k INT, p AS PROCTIME()); CREATE TABLE r (k INT, v INT);
+        CREATE TABLE d (v INT, day INT) PARTITIONED BY (day);
+        SET 'tablestore.trigger' = '0'; INSERT INTO d VALUES (10, 0)
+    """)
+    hint = f"OPTIONS('scan.partitions' = 'max_pt()'{',' * bool(option)} {option})"
+    table, other = (f"d /*+ {hint} */", "FOR SYSTEM_TIME AS OF o.p")
+    if is_view:
+        catalog.sql(f"CREATE VIEW n AS SELECT * FROM {table}")
+        table = "n"
+    (query,) = catalog.sql(f"INSERT INTO r SELECT o.k, d.v FROM o LEFT JOIN {table} {other} AS d ON TRUE").queries
+    try:
+        for number in range(4):
+            if number in {1, 2}:
+                catalog.sql(f"INSERT INTO d VALUES ({10 + number}, {number})")
+            catalog.sql(f"INSERT INTO o VALUES ({number})")
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert rows(catalog, "SELECT * FROM r") == list(enumerate(found))
+
+
+def test_options_of_lookups_that_would_change_rows_are_refused_by_name(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE o (k INT, p AS PROCTIME()); CREATE TABLE d (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    joined = "SELECT o.k, d.v FROM o JOIN d /*+ OPTIONS('{}' = 'true') */ FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
+    for key, reason in (
+        ("lookup.blob-as-descriptor", "is not supported: a lookup returns the bytes themselves"),
+        ("lookup.refresh.time-periods-blacklist", "is not supported: each micro-batch looks rows up"),
+        ("lookup.dynamic-partition.refresh.async", "the table has no partitions"),
+        ("lookup.cash", "A store table's hints are"),
+    ):
+        for text in (joined.format(key), f"ALTER TABLE d SET ('{key}' = 'true')"):
+            with pytest.raises(InvalidInputError, match=f"'{key}'.*{reason}"):
+                catalog.sql(text)
+    catalog.sql("CREATE TABLE e (v INT, day INT) PARTITIONED BY (day)")
+    with pytest.raises(InvalidInputError, match=r"refresh-interval'.*expected a duration such as"):
+        catalog.sql("ALTER TABLE e SET ('lookup.dynamic-partition.refresh-interval' = 'soon')")
+
+
 def test_a_continuous_query_takes_the_rows_of_an_overwrite_for_further_ones_if_told_to(catalog: Catalog) -> None:
     """Else it ends with a message without tracebacks of Python and Java."""
     key = "'streaming-read-append-overwrite'"

@@ -6,6 +6,7 @@ read a table with several hints.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,13 +16,15 @@ from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
-from tablestore.options.value_types import BOOLEAN, choice, duration_or_ms, integer, text
+from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import (
     ADDS_REPLACED,
     CONNECTOR,
     DYNAMIC_PARTITION,
     LOOKUPS,
     PARTITIONS,
+    REFRESH,
+    REFRESH_ASYNC,
     check_table,
     connector_of,
     is_reading,
@@ -45,6 +48,17 @@ _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxR
 """The same for streams, as of ``TableStore.read_stream``."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
+_SPEED_OF_LOOKUPS: Final = tuple(
+    f"{LOOKUPS}{name}"
+    for name in (
+        "async", "async-thread-number", "bootstrap-parallelism", "cache", "cache-file-retention",
+        "cache-max-disk-size", "cache-max-memory-size", "cache-rows", "cache-spill-compression",
+        "cache.bloom.filter.enabled", "cache.bloom.filter.fpp", "cache.high-priority-pool-ratio",
+        "continuous.discovery-interval", "hash-load-factor", "merge-buffer-size", "merge-records-threshold",
+        "refresh.async", "refresh.async.pending-snapshot-count", "refresh.full-load-threshold", "remote-file.enabled",
+        "remote-file.level-threshold",
+    )
+)  # fmt: skip
 _PAIMON: Final = {
     "scan.snapshot-id": "snapshot",
     "scan.timestamp-millis": "timestamp",
@@ -53,10 +67,22 @@ _PAIMON: Final = {
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
     **dict.fromkeys(("consumer.expiration-time", "continuous.discovery-interval", "scan.parallelism"), ""),
+    **dict.fromkeys(_SPEED_OF_LOOKUPS, ""),
     DYNAMIC_PARTITION: PARTITIONS,
 }
 """Options of Paimon, and what they are here; empty for one that changes nothing in a query."""
-_POINTS: Final = frozenset(key for key, own in _PAIMON.items() if own != PARTITIONS)
+_OF_LOOKUPS: Final = (PARTITIONS, REFRESH, REFRESH_ASYNC)
+"""Options for what lookup joins read of a table with partitions."""
+_TYPES: Final[Mapping[str, OptionType[Any]]] = {
+    ADDS_REPLACED: BOOLEAN,
+    REFRESH: duration_or_ms(),
+    REFRESH_ASYNC: BOOLEAN,
+}
+_NOT_HERE: Final = {
+    f"{LOOKUPS}blob-as-descriptor": "a lookup returns the bytes themselves, not where they are stored",
+    f"{LOOKUPS}refresh.time-periods-blacklist": "each micro-batch looks rows up in what the table is then",
+}
+_POINTS: Final = frozenset(key for key in _PAIMON if not key.startswith(LOOKUPS))
 """Those that say which snapshot is read, or where a stream begins."""
 _PAIMON_MODES: Final = {
     "default": "",
@@ -256,7 +282,7 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
-        if not own or (key.startswith(LOOKUPS) and key not in _PAIMON):
+        if not own:
             continue
         if own in found:
             msg = f"'{name}': option '{own}'{of} is given twice, once as '{key}'."
@@ -269,14 +295,14 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
 
 
 def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_HINT) -> None:
-    known = tuple(dict.fromkeys((*_BATCH, SCHEMA, PARTITIONS, *RANGE_OPTIONS, *_STREAM)))
+    known = tuple(dict.fromkeys((*_BATCH, SCHEMA, *_OF_LOOKUPS, *RANGE_OPTIONS, *_STREAM)))
     for key, value in options:
-        if key == ADDS_REPLACED:
-            OptionSpec(key, BOOLEAN).parse(str(value))
+        if key in _TYPES:
+            OptionSpec(key, _TYPES[key]).parse(str(value))
         if key == ADDS_REPLACED and made.primary_key:
             msg = f"'{name}': option '{key}'{of}: the table has a PRIMARY KEY, so its queries read every change."
             raise InvalidInputError(msg)
-        if key == PARTITIONS and not made.partitioned_by:
+        if key in _OF_LOOKUPS and not made.partitioned_by:
             msg = f"'{name}': option '{key}'{of}: the table has no partitions: it has no PARTITIONED BY."
             raise InvalidInputError(msg)
         if key == PARTITIONS:
@@ -285,6 +311,9 @@ def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_H
             except InvalidInputError as error:
                 msg = f"'{name}': option '{key}'{of}: {error}"
                 raise InvalidInputError(msg) from error
+        if key in _NOT_HERE:
+            msg = f"'{name}': option '{key}'{of} is not supported: {_NOT_HERE[key]}. Leave it out."
+            raise InvalidInputError(msg)
         if key not in known:
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
             msg = f"'{name}': option '{key}'{of}: {did_you_mean(key, known, otherwise=otherwise)}"
@@ -299,8 +328,8 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     Raises:
         InvalidInputError: the hint has options of a stream.
     """
-    arguments = _arguments(definition, (*_BATCH, SCHEMA, "scan-mode", PARTITIONS, *RANGE_OPTIONS), "batch")
-    for name in (PARTITIONS, *RANGE_OPTIONS):
+    arguments = _arguments(definition, (*_BATCH, SCHEMA, "scan-mode", *_OF_LOOKUPS, *RANGE_OPTIONS), "batch")
+    for name in (*_OF_LOOKUPS, *RANGE_OPTIONS):
         arguments.pop(name, None)
     between = range_read(definition)
     if arguments.get("scan_mode") == NEWEST_CHANGES:
@@ -320,8 +349,14 @@ def batch_read(definition: Definition) -> dict[str, Any]:
 def partitions_read(definition: Definition) -> PartitionChoice | None:
     """Return the partitions that are read, as a hint or else the table's definition says; None for all."""
     assert isinstance(definition.made, CreateTable), "a view has no hints"
-    chosen = (dict(read_options(definition.made)) | dict(definition.hints)).get(PARTITIONS)
-    return None if chosen is None else PartitionChoice.of(str(chosen), definition.made.partitioned_by)
+    given = dict(read_options(definition.made)) | dict(definition.hints)
+    if PARTITIONS not in given:
+        return None
+    return replace(
+        PartitionChoice.of(str(given[PARTITIONS]), definition.made.partitioned_by),
+        refresh_ms=OptionSpec(REFRESH, _TYPES[REFRESH]).parse(str(given.get(REFRESH, 0))),
+        refresh_async=OptionSpec(REFRESH_ASYNC, BOOLEAN).parse(str(given.get(REFRESH_ASYNC, "false"))),
+    )
 
 
 def read_options(made: CreateTable) -> Options:

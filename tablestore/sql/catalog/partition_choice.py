@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from operator import and_, or_
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
@@ -33,11 +34,15 @@ class PartitionChoice:
         by: the columns by whose greatest values partitions are chosen; empty if ``values`` are given.
         count: how many of these values.
         values: for each given partition, the columns and their values as texts.
+        refresh_ms: for how long a lookup join keeps the newest partitions that it found, in milliseconds.
+        refresh_async: whether the lookup that finds newer partitions still reads those before.
     """
 
     by: tuple[str, ...]
     count: int
     values: tuple[tuple[tuple[str, str], ...], ...]
+    refresh_ms: int = 0
+    refresh_async: bool = False
 
     @classmethod
     def of(cls, text: str, names: Sequence[str]) -> PartitionChoice:
@@ -62,8 +67,13 @@ class PartitionChoice:
         msg = f"expected {_EXPECTED}; the partition columns are {', '.join(columns)}; got '{text}'."
         raise InvalidInputError(msg)
 
-    def rows_of(self, frame: DataFrame) -> DataFrame:
-        """Return the rows in the chosen partitions; of the newest, only partitions that have rows count."""
+    def newest(self, frame: DataFrame) -> list[Row]:
+        """Return the values of the newest partitions that have rows, in the columns by which they are chosen."""
+        columns = [F.col(backquoted(each)) for each in self.by]
+        return frame.select(*columns).distinct().orderBy(*(each.desc() for each in columns)).head(self.count)
+
+    def rows_of(self, frame: DataFrame, found: Sequence[Row] | None = None) -> DataFrame:
+        """Return the rows in the chosen partitions; of the newest, in those that were found, if any are given."""
         if self.values:
             types = {field.name: field.dataType for field in frame.schema}
             for name, text in chain.from_iterable(self.values):
@@ -71,11 +81,29 @@ class PartitionChoice:
             return frame.where(
                 _one_of([(name, F.lit(text).cast(types[name])) for name, text in each] for each in self.values)
             )
-        columns = [F.col(backquoted(each)) for each in self.by]
+        rows = self.newest(frame) if found is None else found
         # A table without rows has no newest partition.
-        found = frame.select(*columns).distinct().orderBy(*(each.desc() for each in columns)).head(self.count)
-        newest = [[(name, F.lit(value)) for name, value in zip(self.by, row, strict=True)] for row in found]
+        newest = [[(name, F.lit(value)) for name, value in zip(self.by, row, strict=True)] for row in rows]
         return frame.where(_one_of(newest)) if newest else frame.limit(0)
+
+
+@dataclass
+class KeptPartitions:
+    """The newest partitions of the tables that a lookup join reads, which are looked for again after an interval."""
+
+    _found: dict[str, tuple[list[Row], float]] = field(default_factory=dict)
+
+    def rows_of(self, name: str, choice: PartitionChoice, frame: DataFrame) -> DataFrame:
+        """Return the rows of a table in the chosen partitions."""
+        if choice.values:
+            return choice.rows_of(frame)
+        kept, until = self._found.get(name, ([], 0.0))
+        # The clock of the day, since a query may be planned in another process than it runs in.
+        if kept and time.time() < until:
+            return choice.rows_of(frame, kept)
+        found = choice.newest(frame)
+        self._found[name] = found, time.time() + choice.refresh_ms / 1000
+        return choice.rows_of(frame, kept if kept and choice.refresh_async else found)
 
 
 def _one_of(partitions: Iterable[Sequence[tuple[str, Column]]]) -> Column:

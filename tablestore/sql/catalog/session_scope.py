@@ -24,6 +24,7 @@ from snapshot.storage import Storage
 from tablestore.context import TableContext
 from tablestore.sql.catalog.binding import LOG_SERVERS
 from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, STATES_FOLDER, Definition, Definitions, taken
+from tablestore.sql.catalog.partition_choice import KeptPartitions
 from tablestore.sql.catalog.settings import CHECKPOINTS, IN_SPARK, SPARK, Settings, shown
 from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.parser.statements import CreateTable
@@ -70,6 +71,7 @@ class Scope:
         self._definitions = Definitions(warehouse)
         self._temporary: dict[str, Definition] = {}
         self._hinted: dict[str, Definition] = {}
+        self.kept_partitions: KeptPartitions | None = None
         self._is_momentary = False
         self._session_states: str | None = None
         self._before: dict[str, str | None] = {}
@@ -79,10 +81,11 @@ class Scope:
         """Return the definitions and settings without the Spark session, which does not leave its process."""
         return {**self.__dict__, "_spark": None}
 
-    def within(self, spark: SparkSession) -> Scope:
-        """Return the same scope over another Spark session, such as that of a micro-batch."""
+    def within(self, spark: SparkSession, kept: KeptPartitions | None = None) -> Scope:
+        """Return the same scope over another Spark session, such as that of a micro-batch of a lookup join."""
         other = copy.copy(self)
         other._spark = spark  # noqa: SLF001 - a copy of this object
+        other.kept_partitions = kept
         return other
 
     @property

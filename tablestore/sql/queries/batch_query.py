@@ -155,7 +155,9 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
     if isinstance(table, TableStore):
         between, partitions = range_read(definition), partitions_read(definition)
         frame = table.read(**batch_read(definition)) if between is None else between.rows(table)
-        frame = frame if partitions is None else partitions.rows_of(frame)
+        if partitions is not None:
+            kept = scope.kept_partitions
+            frame = partitions.rows_of(frame) if kept is None else kept.rows_of(name, partitions, frame)
         return (with_computed if (SCHEMA, OWN) not in definition.hints else with_computed_then)(frame, made)
     return table.read()
 

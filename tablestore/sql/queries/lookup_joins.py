@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -26,6 +26,7 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.hints import LookupHint, lookup_hints, partitions_read
+from tablestore.sql.catalog.partition_choice import KeptPartitions
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import tables_in
 from tablestore.sql.parser.qualify import Source, kept_key, output_names, qualified
@@ -164,6 +165,7 @@ class _LookedUp:
         others: further frames by their names; none over Spark Connect.
         retries: how often rows without a match are looked up again, by the name of the looked-up frame.
         changes: whether the rows of the stream are changes by key, and the SELECT is that of `_by_key`.
+        kept: the newest partitions of the tables, where they are not looked for in each micro-batch.
     """
 
     scope: Scope
@@ -173,11 +175,12 @@ class _LookedUp:
     others: dict[str, DataFrame]
     retries: dict[str, LookupHint]
     changes: bool = False
+    kept: KeptPartitions = field(default_factory=KeptPartitions)
 
     def __call__(self, batch: DataFrame) -> DataFrame:
         """Return the joined rows of a micro-batch."""
         # A micro-batch has its own Spark session, and everything joined with it must be read in that session.
-        scope = self.scope.within(batch.sparkSession)
+        scope = self.scope.within(batch.sparkSession, self.kept)
         if self.changes:
             batch = batch.where(F.col(CHANGE_TYPE) != RowKind.UPDATE_BEFORE.change_type)
         frames = {key: self._read(scope, key) for key in self.tables}
