@@ -35,6 +35,7 @@ class Function(StrEnum):
     NESTED_UPDATE = "nested_update"
     HLL_SKETCH = "hll_sketch"
     THETA_SKETCH = "theta_sketch"
+    RBM32 = "rbm32"
 
     @classmethod
     def _missing_(cls, value: object) -> Function | None:
@@ -42,7 +43,8 @@ class Function(StrEnum):
         return cls.FIRST_NON_NULL_VALUE if value == FIRST_NOT_NULL else None
 
 
-SKETCHES: Final = (Function.HLL_SKETCH, Function.THETA_SKETCH)
+SKETCHES: Final = (Function.HLL_SKETCH, Function.THETA_SKETCH, Function.RBM32)
+"""Functions that unite sketches or bitmaps, by a library."""
 FIRST_NOT_NULL: Final = "first_not_null_value"
 
 

@@ -1,6 +1,6 @@
-"""Union of the sketches that Spark's ``hll_sketch_agg`` and ``theta_sketch_agg`` create (Apache DataSketches).
+"""Union of the sketches that Spark's ``hll_sketch_agg`` and ``theta_sketch_agg`` create, and of Roaring bitmaps.
 
-The library is an optional dependency: only tables with such an aggregate function need it.
+The libraries are optional dependencies: only tables with such an aggregate function need them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from duckdb.func import PythonUDFType
 from snapshot.merge.merge_rules import Function
 
 
-def has_sketches() -> bool:
-    """Return whether the DataSketches library is installed."""
-    return find_spec("datasketches") is not None
+def missing_library(function: Function) -> str:
+    """Return the name of the library that a function needs; empty if it is installed, or none is needed."""
+    name = _LIBRARIES.get(function, "")
+    return name if name and find_spec(name) is None else ""
 
 
 def unite(function: Function) -> str:
@@ -47,8 +48,8 @@ def _united(function: Function, union: Callable[[list[bytes]], Any], sketches: l
     try:
         united = union(sketches)
     except (RuntimeError, ValueError, IndexError) as error:
-        kind = {Function.HLL_SKETCH: "an HLL", Function.THETA_SKETCH: "a theta"}[function]
-        msg = f"{function}: a value of {max(map(len, sketches))} bytes or fewer is not {kind} sketch ({error})"
+        kind = _KINDS[function]
+        msg = f"{function}: a value of {max(map(len, sketches))} bytes or fewer is not {kind} ({error})"
         raise ValueError(msg) from error
     return sketches[0] if len(sketches) == 1 else bytes(united)
 
@@ -74,8 +75,27 @@ def _theta(sketches: list[bytes]) -> Any:
     return union.get_result().serialize()
 
 
+def _rbm32(bitmaps: list[bytes]) -> bytes:
+    from pyroaring import BitMap  # noqa: PLC0415 - an optional dependency
+
+    union = BitMap.union(*map(BitMap.deserialize, bitmaps))
+    # As in Paimon, so that equal bitmaps have equal bytes.
+    union.run_optimize()
+    return bytes(union.serialize())
+
+
+_LIBRARIES: Final[Mapping[Function, str]] = {
+    Function.HLL_SKETCH: "datasketches",
+    Function.THETA_SKETCH: "datasketches",
+    Function.RBM32: "pyroaring",
+}
+_KINDS: Final[Mapping[Function, str]] = {
+    Function.HLL_SKETCH: "an HLL sketch",
+    Function.THETA_SKETCH: "a theta sketch",
+    Function.RBM32: "a Roaring bitmap of 32 bits in the portable format",
+}
 _UNITED: Final[Mapping[Function, Callable[[pa.ChunkedArray], pa.Array]]] = {
     function: partial(_unite, function, union)
-    for function, union in ((Function.HLL_SKETCH, _hll), (Function.THETA_SKETCH, _theta))
+    for function, union in ((Function.HLL_SKETCH, _hll), (Function.THETA_SKETCH, _theta), (Function.RBM32, _rbm32))
 }
 """Kept as long as the process runs: DuckDB does not keep the functions of a session that was closed."""

@@ -21,10 +21,8 @@ DISTINCT: Final = "distinct"
 IGNORE_RETRACT: Final = "ignore-retract"
 NESTED_KEY: Final = "nested-key"
 _NOT_HERE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("rbm32", "rbm64", "roaring_bitmap"),
-        "there are no bitmaps here; use 'collect' with distinct for the values, or 'hll_sketch' for their number",
-    ),
+    "rbm64": "the bytes of its bitmaps are a form of one Java class; use 'rbm32', whose format has a specification",
+    "roaring_bitmap": "use 'rbm32'",
     "nested_partial_update": "use 'nested_update', which replaces whole elements by their nested-key",
     "merge_map_with_keytime": "use 'merge_map' in a sequence group",
 }

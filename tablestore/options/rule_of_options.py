@@ -10,7 +10,7 @@ import pyarrow as pa
 from snapshot.errors import InvalidInputError
 from snapshot.merge import merge_rules
 from snapshot.merge.merge_rules import SKETCHES, ColumnRule, Deletes, Function, MergeRule
-from snapshot.merge.sketches import has_sketches
+from snapshot.merge.sketches import missing_library
 from snapshot.schema.defaults import DEFAULT_VALUE, FIELDS, default_of
 from snapshot.schema.spec import ROWKIND_FIELD
 from tablestore.options.declaration import OptionSpec
@@ -224,9 +224,9 @@ class _Maker:
                 "another."
             )
             raise InvalidInputError(msg)
-        if function in SKETCHES and not has_sketches():
+        if library := missing_library(function):
             msg = (
-                f"column '{column}': {AGGREGATE} '{function}' needs the package datasketches here and on executors: "
+                f"column '{column}': {AGGREGATE} '{function}' needs the package {library} here and on executors: "
                 "pip install tablestore[sketches]."
             )
             raise InvalidInputError(msg)

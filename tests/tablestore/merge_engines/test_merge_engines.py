@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -485,6 +486,34 @@ def test_sketches_are_united_whatever_the_order(tmp_path: Path, kind: str) -> No
             write(table, [(UPSERT, {"id": 3, "u": b"abc"})])
     assert estimates[0] == pytest.approx(estimates[1])
     assert estimates[0] == pytest.approx([2000, 10], rel=0.03)
+
+
+def test_bitmaps_are_united_whatever_the_order(tmp_path: Path) -> None:
+    """The bytes are those of the format's specification: arrays, and runs where they are smaller."""
+    bitmaps = pytest.importorskip("pyroaring")
+
+    def array(*values: int) -> bytes:
+        head = struct.pack("<IIHHI", 12346, 1, 0, len(values) - 1, 16)
+        return head + struct.pack(f"<{len(values)}H", *values)
+
+    run = struct.pack("<HHBHHHHH", 12347, 0, 1, 0, 99, 1, 0, 99)
+    far = bitmaps.BitMap([7, 1 << 20, (1 << 32) - 1]).serialize()
+    schema = StructType().add("id", "long").add("u", "binary")
+    options = {"merge-engine": "aggregation", "fields.u.aggregate-function": "rbm32"}
+    parts = {1: [array(1), array(2), None], 2: [array(2, 5), array(5)], 3: [array(*range(60)), array(*range(40, 100))],
+             4: [array(3), far], 5: [None, None]}  # fmt: skip
+    expected = {1: array(1, 2), 2: array(2, 5), 3: run, 5: None}
+    expected[4] = bitmaps.BitMap([3, 7, 1 << 20, (1 << 32) - 1]).serialize()
+    for turn in (1, -1):
+        table = create_drop.create(
+            str(tmp_path / str(turn)), schema, primary_key=["id"], partition_by=[], log_system=None, options=options
+        )
+        for number in range(3)[::turn]:
+            write(table, [(UPSERT, {"id": key, "u": us[number]}) for key, us in parts.items() if number < len(us)])
+        assert {key: row["u"] for key, row in rows_of(table).items()} == expected
+        for wrong in (b"", b"abc", bitmaps.BitMap64([1]).serialize()):
+            with pytest.raises(InvalidInputError, match=r"rbm32: .* is not a Roaring bitmap of 32 bits"):
+                write(table, [(UPSERT, {"id": 6, "u": wrong})])
 
 
 def test_columns_are_added_where_they_fit_the_engine(tmp_path: Path) -> None:

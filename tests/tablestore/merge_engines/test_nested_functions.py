@@ -89,8 +89,8 @@ def test_maps_and_rows_in_any_batches_make_the_table_of_the_model(
         ({**OPTIONS, "fields.o.nested-key": "x"}, "there is no field 'x'; the rows have"),
         ({"fields.m.nested-key": "k"}, "is for aggregate-function 'nested_update' only"),
         ({"fields.m.aggregate-function": "theta_sketch"}, "'theta_sketch' needs BINARY"),
-        ({"fields.m.aggregate-function": "rbm32"}, "'rbm32' is not supported: there are no bitmaps here"),
-        ({"fields.default-aggregate-function": "RBM64"}, "'rbm64' is not supported"),
+        ({"fields.m.aggregate-function": "rbm32"}, "'rbm32' needs BINARY"),
+        ({"fields.default-aggregate-function": "RBM64"}, "'rbm64' is not supported: the bytes .* use 'rbm32'"),
         ({"partial-update.remove-record-on-sequence-group": "s"}, "goes with merge-engine='partial-update'"),
         (
             {"merge-engine": "partial-update", "partial-update.remove-record-on-sequence-group": "s"},
