@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from log_system.base import LogPublisher, LogSystem, LogWatch, TaskRunner
 from log_system.index import LogIndex
@@ -15,6 +15,7 @@ from log_system.report import Compared, Progress, Report
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableReplacedError
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.schema.spec import TableSpec
+from snapshot.side_by_side import side_by_side
 from snapshot.staging.file_rewriter import FileRewriter
 from snapshot.storage import Storage
 from snapshot.store.creation import check_created
@@ -70,7 +71,8 @@ class TableContext:
         """
         runtime = wrap(runtime or {})
         files = TableFiles.open(Storage.at(path))
-        check_created(files)
+        # Reads and writes ask for the oldest snapshot next.
+        next(side_by_side(files.storage, partial(check_created, files), partial(files.oldest, fresh=False)))
         if table_id not in (None, files.spec.table_id):
             raise _replaced(path)
         options = parse_stored(files.spec.properties, files.spec.primary_key)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from snapshot.delta.entries import NOTE
 from snapshot.delta.log import DataFile
 from snapshot.schema.system_columns import SNAPSHOT
+from snapshot.staging.parquet_writer import is_tombstones
 
 MERGED_THROUGH = "merged-through"
 _COMBINED = re.compile(r"\d+-since-(\d+)-.*")
@@ -34,6 +36,16 @@ class SnapshotFiles:
     base: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
     tombstones: tuple[DataFile, ...] = ()
+
+    @classmethod
+    def of(
+        cls, snapshot: int, version: int, merged: int, base: Sequence[DataFile], listed: Sequence[DataFile]
+    ) -> SnapshotFiles:
+        """Return the files of a snapshot of a key table, of whose change files ``listed`` may hold too many."""
+        tombstones = tuple(file for file in listed if is_tombstones(file.path))
+        changes = (file for file in listed if not is_tombstones(file.path))
+        needed = tuple(file for file in changes if merged < int(file.partition[SNAPSHOT] or 0) <= snapshot)
+        return cls(snapshot, version, merged, tuple(base), needed, tombstones)
 
 
 def merged_info(kind: str, snapshot: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from snapshot.merge.merge_reader import ChangeFile
 from snapshot.records import OLDEST, ChangeSet, Snapshot
 from snapshot.schema.spec import SPEC_PROPERTY, TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT, with_kind
+from snapshot.side_by_side import side_by_side
 from snapshot.staging.parquet_writer import is_tombstones
 from snapshot.staging.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
@@ -60,13 +61,12 @@ class TableFiles:
             CorruptedError: the table's definition cannot be parsed.
         """
         _ = storage.filesystem  # names a package that is missing
-        for log in (DeltaLog(storage.child(CHANGES)), DeltaLog(storage)):
-            # Whether the Delta table exists would be three more requests to an object store.
-            with suppress(NotFoundError):
-                if (text := log.seen(0)[1].get(SPEC_PROPERTY)) is not None:
-                    table = cls(storage, TableSpec.from_json(text, storage.root))
-                    table.log, table.base_table = log, table.base_table if table.spec.has_key else log
-                    return table
+        logs = (DeltaLog(storage.child(CHANGES)), DeltaLog(storage))
+        for log, text in zip(logs, side_by_side(storage, *(partial(_definition, each) for each in logs)), strict=True):
+            if text is not None:
+                table = cls(storage, TableSpec.from_json(text, storage.root))
+                table.log, table.base_table = log, logs[1]
+                return table
         msg = f"{storage.root}: there is no table of the store. Create one with create_local or TableStore.create."
         raise NotFoundError(msg)
 
@@ -330,10 +330,7 @@ class TableFiles:
         base = self.base_table.files(version)
         listed = self.log.files(snapshot_id)
         listed = [*listed, *self._unlisted(listed, merged, snapshot_id)]
-        tombstones = tuple(f for f in listed if is_tombstones(f.path))
-        return SnapshotFiles(
-            snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones
-        )
+        return SnapshotFiles.of(snapshot_id, version, merged, base, listed)
 
     def root_for(self, snapshot_id: int, *, fresh: bool = True) -> tuple[int, int]:
         """Return the base table version of ``root_entry`` and its ``merged-through``."""
@@ -482,6 +479,14 @@ class TableFiles:
         return with_kind(self.spec.change_columns.named)
 
 
+def _definition(log: DeltaLog) -> str | None:
+    """Return the definition of a table in a Delta log; None if there is none, or no Delta table."""
+    # Whether the Delta table exists would be three more requests to an object store.
+    with suppress(NotFoundError):
+        return log.seen(0)[1].get(SPEC_PROPERTY)
+    return None
+
+
 def root_schema(spec: TableSpec) -> pa.Schema:
     """Return the columns of the base table."""
     return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical
@@ -493,8 +498,3 @@ def log_schema(spec: TableSpec) -> pa.Schema:
         return root_schema(spec)
     columns = stored_change_schema(spec)
     return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
-
-
-def _changes_in(files: Sequence[DataFile], merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
-    changes = (f for f in files if not is_tombstones(f.path))
-    return tuple(f for f in changes if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)

@@ -1,0 +1,24 @@
+"""Calls that wait for answers of an object store, all at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from snapshot.storage import Storage
+
+Found = TypeVar("Found")
+
+
+def side_by_side(storage: Storage, *calls: Callable[[], Found]) -> Iterator[Found]:
+    """Yield what calls return, or raise what they raise, in their order.
+
+    They run at the same time if the folder is in an object store. On a local disk each runs when its result is asked
+    for, since starting a thread would take longer than most calls.
+    """
+    if storage.is_local or len(calls) < 2:
+        return (call() for call in calls)
+    with ThreadPoolExecutor(len(calls), thread_name_prefix="tablestore-ask") as pool:
+        futures = [pool.submit(call) for call in calls]
+    return (future.result() for future in futures)
