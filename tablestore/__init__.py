@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,8 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
+    if name == "__version__":
+        return version("tablestore")
     if name not in _PLACES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

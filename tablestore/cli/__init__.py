@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib.metadata import version
+from typing import Annotated, Final
 
 try:
-    from typer import Option, Typer
+    from typer import Exit, Option, Typer, echo
 
     from tablestore.cli import audit, compact_drop, kafka, log, maintenance, prepare, read, recover, sql, warehouse
     from tablestore.cli.console import FriendlyGroup, set_debug
 except KeyboardInterrupt:
     # The imports take half a second, in which Ctrl-C shows no traceback either.
     sys.exit(130)
+
+_REPORTED: Final = ("pyspark", "delta-spark", "deltalake", "confluent-kafka", "pyarrow", "duckdb")
+"""Packages whose versions matter in a bug report."""
 
 app = Typer(
     name="tablestore",
@@ -37,9 +41,20 @@ prepare.add_to(app)
 app.add_typer(kafka.app, name="kafka")
 
 
+def _show_versions(asked: bool) -> None:
+    if asked:
+        echo(f"tablestore {version('tablestore')}")
+        echo(", ".join(f"{name} {version(name)}" for name in _REPORTED) + f", Python {sys.version.split()[0]}")
+        raise Exit
+
+
 @app.callback()
 def main(
     debug: Annotated[bool, Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        Option("--version", is_eager=True, callback=_show_versions, help="Show the version, and that of packages."),
+    ] = False,
 ) -> None:
     """Apply the options that precede every command."""
     set_debug(debug)

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
+import tablestore
 from log_system.local_kafka.owned import LocalKafka
 from tablestore import create_local
 from tablestore.cli import app, console
@@ -38,6 +41,13 @@ def run(*words: str, code: int = 0) -> Result:
 
 def told(*words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run(*words, "--json").stdout.splitlines()]
+
+
+def test_versions_are_shown_for_bug_reports() -> None:
+    first, packages = run("--version").stdout.splitlines()
+    assert first == f"tablestore {tablestore.__version__}"
+    assert f"pyarrow {pa.__version__}" in packages
+    assert tablestore.__version__ == metadata.version("tablestore")
 
 
 def test_a_table_is_described_read_followed_compacted_and_dropped(
