@@ -205,10 +205,9 @@ class DeltaLog:
                 base_files = state.base.files
             return files_after(base_files, state.since if version is None else state.since[: version - first])
         try:
-            with delta_errors(self.storage.root):
-                older = DeltaBase(DeltaTable(self.storage.root, version=version))
-                check_readable(self.storage.root, older.protocol)
-                return older.files
+            older = DeltaBase.read(self.storage, version)
+            check_readable(self.storage.root, older.protocol)
+            return older.files
         except CorruptedError as error:
             msg = f"{self.storage.root}: version {version} cannot be read: {error}"
             raise NotFoundError(msg) from error
@@ -472,8 +471,7 @@ class DeltaLog:
             NotFoundError: there is no Delta table.
             TableReplacedError: it is not the table that this object read before.
         """
-        with delta_errors(self.storage.root):
-            base = DeltaBase(DeltaTable(self.storage.root))
+        base = DeltaBase.read(self.storage)
         if self._state is not None and self._state.base.id != base.id:
             msg = (
                 f"{self.storage.root}: expected the table that was opened, with id {self._state.base.id}, got one with "

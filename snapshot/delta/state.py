@@ -9,7 +9,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from snapshot.delta.entries import Commit, DataFile, files_of, fingerprint_of
+from snapshot.delta.native_errors import delta_errors
 from snapshot.delta.protocol import Protocol
+from snapshot.errors import CorruptedError
+from snapshot.storage import Storage
+
+_NEWEST_CHECKPOINT = "_delta_log/_last_checkpoint"
+"""The file that names the newest checkpoint."""
 
 
 @dataclass
@@ -25,6 +31,26 @@ class DeltaBase:
     table: DeltaTable
     transactions: dict[str, int | None] = field(default_factory=dict)
     text: bytes | None = None
+
+    @classmethod
+    def read(cls, storage: Storage, version: int | None = None) -> DeltaBase:
+        """Read a version, or the newest one.
+
+        What a newer checkpoint replaces may be removed while it is read; then the log is read again.
+
+        Raises:
+            NotFoundError: there is no Delta table.
+            CorruptedError: the log cannot be read.
+        """
+        newest: bytes | None = b""
+        while True:
+            try:
+                with delta_errors(storage.root):
+                    return cls(DeltaTable(storage.root, version=version))
+            except CorruptedError:
+                before, newest = newest, storage.read(_NEWEST_CHECKPOINT)
+                if newest == before:
+                    raise
 
     @cached_property
     def fingerprint(self) -> str:

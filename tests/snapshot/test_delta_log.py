@@ -138,3 +138,33 @@ def test_a_log_that_was_cut_or_damaged_under_a_handle_is_not_taken_for_its_end(t
     for log in (ours, DeltaLog(Storage.at(tmp_path / "t"))):
         with pytest.raises(CorruptedError, match="the Delta log cannot be read"):
             log.version()
+
+
+def test_a_log_is_read_again_if_its_checkpoint_is_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expiry writes a checkpoint and removes the one before, which a reader may be about to read."""
+    write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    [checkpoint] = (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet")
+    away, reads = checkpoint.with_suffix(".away"), 0
+
+    def read(root: str, version: int | None = None) -> DeltaTable:
+        nonlocal reads
+        reads += 1
+        if reads > failures:
+            return DeltaTable(root, version=version)
+        checkpoint.rename(away)
+        try:
+            return DeltaTable(root, version=version)
+        finally:
+            away.rename(checkpoint)
+
+    monkeypatch.setattr("snapshot.delta.state.DeltaTable", read)
+    for version in (None, 0):
+        reads, failures = 0, 1
+        assert len(DeltaLog(Storage.at(tmp_path / "t")).files(version)) == 1
+    reads, failures = 0, 100
+    with pytest.raises(CorruptedError, match=r"the Delta log cannot be read: .*Restore it"):
+        DeltaLog(Storage.at(tmp_path / "t")).version()
+    assert reads == 2, "nobody wrote a checkpoint"
