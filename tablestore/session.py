@@ -15,6 +15,7 @@ from log_system.kafka.client.secrets import REDACTION
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.spark.datasource import ChangelogDataSource, KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
+from tablestore.registration import register_source
 from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.connect import check_server, is_remote, remote_session
 from tablestore.spark.error_messages import plain_queries
@@ -23,7 +24,6 @@ from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
 from tablestore.spark.object_stores import storage_jars, storage_settings
 from tablestore.spark.packages import ARCHIVES
 from tablestore.spark.scala_classes import EXTENSION, classes_jar
-from tablestore.spark.shipped import shipped_source
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -155,7 +155,7 @@ def register(spark: SparkSession) -> None:
         UpsertKafkaDataSource,
         ChangelogDataSource,
     ):
-        spark.dataSource.register(shipped_source(source))
+        register_source(spark, source)
     spark.conf.set(FILTER_PUSHDOWN, "true")
     redacted = spark.conf.get(REDACTED_OPTIONS) or ""
     if REDACTION not in redacted:
