@@ -251,7 +251,10 @@ def errors_mapped(what: str) -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         # The first line is DuckDB's message; its advice does not apply here.
         reason, _, more = str(error).partition("\n")
-        message = f"{what}: the memory limit of the task's engine is too small: {reason}. Raise it, or use more buckets"
+        message = (
+            f"{what}: the rows do not fit into the memory of the task's engine: {reason}. It spills rows to disk, but "
+            "not values of 128 KB and more: take fewer of them at a time, or store a path to them"
+        )
         if _NO_SPILL in more:
             folder = tempfile.gettempdir()
             message = (

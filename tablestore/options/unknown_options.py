@@ -15,7 +15,10 @@ _MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before 
 _LOOKUPS: Final = "leave it out: a lookup join reads the rows that the table has in each micro-batch"
 _PARTITIONS_OF_LOOKUPS: Final = "it says what SQL reads: give it there, in WITH, ALTER TABLE ... SET or a hint"
 _COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
-_BLOBS: Final = "store the bytes in a BYTES column, or a path to them in a STRING column"
+_BLOBS: Final = (
+    "there is no separate storage for large values: store the bytes in a BYTES column, or a path to them in a STRING "
+    "column if they are many values of 128 KB and more"
+)
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
 _SKIPPED: Final = "leave it out: a read skips replaced and deleted rows by itself"
 _COMPRESSION: Final = "leave it out: files are compressed"

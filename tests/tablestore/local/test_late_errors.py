@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from snapshot.errors import DataLostError, InvalidInputError, TableStoreError
+from snapshot.errors import DataLostError, InvalidInputError, TableStoreError, UnavailableError
 from tablestore import LocalTable, when_matched, when_not_matched
 from tablestore.local import merge, row_changes
 
@@ -135,3 +135,21 @@ def test_ctrl_c_is_not_an_error_of_the_statement(table: LocalTable, verb: str, m
         verbs[verb]()
     monkeypatch.undo()
     assert table.to_arrow().to_pylist() == [{"id": 1, "v": "a", "n": 1}]
+
+
+def test_too_many_large_values_are_refused_and_fewer_are_written(make: Callable[..., LocalTable]) -> None:
+    """The limit is that of the page about rows."""
+    table = make(pa.schema([("id", pa.int64()), ("b", pa.binary())]), primary_key=["id"], bucket=1)
+    table.write([{"id": 1, "b": b"x"}])
+
+    def images(count: int, size: int) -> pa.Table:
+        return pa.table({"id": range(count), "b": pa.repeat(pa.scalar(bytes(size), pa.binary()), count)})
+
+    with pytest.raises(
+        UnavailableError, match=r"not values of 128 KB and more: take fewer of them at a time, or store"
+    ):
+        table.write(images(320, 1 << 20))
+    assert table.to_arrow().to_pylist() == [{"id": 1, "b": b"x"}]
+    for rows in (images(200, 1 << 20), images(4000, 100_000)):
+        table.write(rows)
+        assert table.count() == rows.num_rows
