@@ -373,7 +373,15 @@ def test_a_lookup_keeps_the_newest_partition_as_long_as_it_says(
 
 
 def test_options_of_lookups_that_would_change_rows_are_refused_by_name(catalog: Catalog) -> None:
+    """Unless the value says what is so anyway."""
     catalog.sql("CREATE TABLE o (k INT, p AS PROCTIME()); CREATE TABLE d (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    periods = "2000-01-01 00:00->2000-01-01 00:01,2001-01-01 00:00->"
+    off = (
+        f"'lookup.blob-as-descriptor' = 'false', 'lookup.refresh.time-periods-blacklist' = '{periods}2001-01-02 00:00'"
+    )
+    catalog.sql(f"ALTER TABLE d SET ({off})")
+    with pytest.raises(InvalidInputError, match=r"'lookup.refresh.time-periods-blacklist' = '2000.*is not supported"):
+        catalog.sql(f"ALTER TABLE d SET ('lookup.refresh.time-periods-blacklist' = '{periods}2999-01-02 00:00')")
     joined = "SELECT o.k, d.v FROM o JOIN d /*+ OPTIONS('{}' = 'true') */ FOR SYSTEM_TIME AS OF o.p AS d ON o.k = d.k"
     for key, reason in (
         ("lookup.blob-as-descriptor", "is not supported: a lookup returns the bytes themselves"),

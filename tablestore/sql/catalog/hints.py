@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from sqlglot import exp
@@ -82,6 +83,7 @@ _NOT_HERE: Final = {
     f"{LOOKUPS}blob-as-descriptor": "a lookup returns the bytes themselves, not where they are stored",
     f"{LOOKUPS}refresh.time-periods-blacklist": "each micro-batch looks rows up in what the table is then",
 }
+"""Options of Paimon that would change what lookup joins find, with the reason why they are not supported."""
 _POINTS: Final = frozenset(key for key in _PAIMON if not key.startswith(LOOKUPS))
 """Those that say which snapshot is read, or where a stream begins."""
 _PAIMON_MODES: Final = {
@@ -282,8 +284,11 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
-        if not own:
+        if not own or (key in _NOT_HERE and _says_nothing(str(value))):
             continue
+        if key in _NOT_HERE:
+            msg = f"'{name}': option '{key}'{of} = '{value}' is not supported: {_NOT_HERE[key]}. Leave it out."
+            raise InvalidInputError(msg)
         if own in found:
             msg = f"'{name}': option '{own}'{of} is given twice, once as '{key}'."
             raise InvalidInputError(msg)
@@ -292,6 +297,15 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
             raise InvalidInputError(msg)
         found[own] = _PAIMON_MODES[str(value)] if key == "scan.mode" else value
     return tuple((key, value) for key, value in found.items() if value != "")
+
+
+def _says_nothing(value: str) -> bool:
+    """Return whether a value of one of `_NOT_HERE` is ``false``, or consists of periods that are over."""
+    ends = [period.partition("->")[2].strip() for period in value.split(",")]
+    try:
+        return value.strip().lower() == "false" or all(datetime.fromisoformat(end) < datetime.now() for end in ends)
+    except (TypeError, ValueError):
+        return False
 
 
 def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_HINT) -> None:
@@ -311,9 +325,6 @@ def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_H
             except InvalidInputError as error:
                 msg = f"'{name}': option '{key}'{of}: {error}"
                 raise InvalidInputError(msg) from error
-        if key in _NOT_HERE:
-            msg = f"'{name}': option '{key}'{of} is not supported: {_NOT_HERE[key]}. Leave it out."
-            raise InvalidInputError(msg)
         if key not in known:
             otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
             msg = f"'{name}': option '{key}'{of}: {did_you_mean(key, known, otherwise=otherwise)}"
