@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.cluster import delete_groups
+from log_system.kafka.client.connect import KafkaClient
 from log_system.outages import Outages
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
@@ -34,6 +35,8 @@ from tablestore.spark.query_checkpoint import query_id
 
 logger = logging.getLogger("tablestore")
 _STAGED = "kafka-staged"
+_asked: set[tuple[str, str]] = set()
+"""Brokers and topics of upsert tables that this process has looked at."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,7 @@ class Sink:
             load_class(parsed.partitioner)
         partitions = partitions_of(parsed, parsed.topics)
         if parsed.is_upsert:
-            shape = describe_topic(parsed.client(), parsed.topic)
-            if shape is not None and not shape.compacted:
-                logger.warning(
-                    "topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", parsed.topic
-                )
+            _warn_of_history(parsed.client(), parsed.topic)
         return cls(table, partitions, uuid.uuid4().hex, is_stream)
 
     @property
@@ -193,3 +192,14 @@ class Sink:
         # Streaming and batch writes use separate folders, because a micro-batch deletes its whole folder.
         place = Storage.at(self.table.options.checkpoint).child(_STAGED)
         return place.child("stream" if self.is_stream else "batch")
+
+
+def _warn_of_history(client: KafkaClient, topic: str) -> None:
+    """Log a warning if the topic of an upsert table is not compacted; not again for each micro-batch."""
+    asked = client.bootstrap_servers, topic
+    if asked in _asked:
+        return
+    shape = describe_topic(client, topic)
+    if shape is not None and not shape.compacted:
+        logger.warning("topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", topic)
+    _asked.add(asked)
