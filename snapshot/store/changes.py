@@ -32,7 +32,7 @@ _BATCH_ROWS = 65_536
 _WHOLE_BYTES_MAX = 4_000_000
 """Files up to this size are read from an object store in one request."""
 _REMEDY = "until it is restored, no later change can be published. Restore it from a backup, then call recover()."
-_EXPIRED = "If the snapshot has expired since this read started, begin with a newer one."
+_EXPIRED = "If the snapshot has expired since this read started, begin with a newer one; otherwise,"
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class SnapshotChanges:
             with storage_errors(path, "read"), self.storage.filesystem.open(path, "rb") as source:
                 yield source
         except FileNotFoundError as error:
-            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; {_REMEDY} {_EXPIRED}"
+            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing. {_EXPIRED} {_REMEDY}"
             raise DataLostError(msg) from error
         except (pa.ArrowInvalid, OSError) as error:
             msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read ({error}); {_REMEDY}"
