@@ -277,6 +277,9 @@ def errors_mapped(what: str) -> Iterator[None]:
         reason = next((line for line in lines if line and not line.startswith(" ")), first)
         if reason.startswith("FileNotFoundError"):
             raise DataLostError(_lost(what, reason)) from error
+        if reason.startswith("EOFError"):
+            message = f"{what}: a file is damaged: {reason.partition(': ')[2]}"
+            raise CorruptedError(message) from error
         message = f"{what}: a file cannot be read: {reason}. Check the object store, then try again"
         raise UnavailableError(message) from error
 

@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from snapshot.storage import read_together
 
@@ -35,6 +36,7 @@ class RemoteFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         self.protocol = filesystem.protocol
         self._filesystem = filesystem
         self._held: dict[str, bytes] = {}
+        self._sizes: dict[str, int] = {}
 
     def fetch(self, sizes: Mapping[str, int]) -> None:
         """Read those files that are small.
@@ -46,6 +48,7 @@ class RemoteFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
             FileNotFoundError: a small file does not exist.
             UnavailableError: the store does not answer or refuses a request.
         """
+        self._sizes |= {path: size for path, size in sizes.items() if size}
         room = _HELD_BYTES_MAX - sum(map(len, self._held.values()))
         small = list[str]()
         for path, size in sizes.items():
@@ -60,9 +63,11 @@ class RemoteFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         return [path]
 
     def size(self, path: str) -> int:
-        """Return the size of a file."""
-        text = self._held.get(path)
-        return int(self._filesystem.size(path)) if text is None else len(text)
+        """Return the size of a file; the store is asked only for that of a file that is not known."""
+        text, size = self._held.get(path), self._sizes.get(path)
+        if text is not None:
+            return len(text)
+        return int(self._filesystem.size(path)) if size is None else size
 
     def modified(self, path: str) -> datetime:
         """Return one time for all files, which never change."""
@@ -70,8 +75,34 @@ class RemoteFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> IO[bytes]:
         """Open a file to read it."""
-        text = self._held.get(path)
-        return self._filesystem.open(path, mode, **options) if text is None else io.BytesIO(text)
+        text, size = self._held.get(path), self._sizes.get(path)
+        if text is not None:
+            return io.BytesIO(text)
+        if size is None:
+            opened: IO[bytes] = self._filesystem.open(path, mode, **options)
+            return opened
+        ahead = getattr(self._filesystem, "default_block_size", "default")
+        ranges: IO[bytes] = _Ranges(self._filesystem, path, block_size=ahead, size=size)
+        return ranges
+
+
+class _Ranges(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """A file of known size. Those of stores' file systems ask for the size all the same, each time they are opened."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        try:
+            found: bytes = self.fs.cat_file(self.path, start=start, end=end)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(self.path) from error
+        except OSError:
+            # Stores have errors of their own for a range beyond the end.
+            if self.fs.size(self.path) == self.size:
+                raise
+            found = b""
+        if len(found) < end - start:
+            msg = f"{self.path}: expected {self.size} bytes, got fewer; restore the file from a backup"
+            raise EOFError(msg)
+        return found
 
 
 def remote_files(filesystem: fsspec.AbstractFileSystem | None) -> RemoteFiles | None:

@@ -22,7 +22,14 @@ import s3fs
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, OutcomeUnknownError, UnavailableError
+from snapshot.errors import (
+    AlreadyExistsError,
+    CorruptedError,
+    DataLostError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from snapshot.storage import Storage
 from tablestore import create_local, open_local
 from tablestore.connectors.kafka.message_codec import EncodedMessages
@@ -224,6 +231,36 @@ def test_a_lookup_in_an_open_table_looks_once_and_sees_what_others_wrote(lake: s
     assert len(seen) <= LOOKUP_MAX, "\n".join(seen)
     compact(context, run_here)
     assert table.get(2) == {"id": 2, "v": "b"}
+
+
+def test_large_files_are_read_in_ranges_without_asking_for_their_size(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snapshot.merge.remote_files._WHOLE_BYTES_MAX", 0)
+    endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
+    table = make(path, ("id",))
+    writer = Writer(table, None)
+    write(writer, [(number, "v" * number) for number in range(100)])
+    compact(table, run_here)
+    write(writer, [(1, "b")])
+    reader = open_local(path)
+    requests_since(endpoint)
+    assert reader.get(99) == {"id": 99, "v": "v" * 99}
+    assert {row["id"]: row["v"] for row in reader.to_arrow().to_pylist()} == {
+        number: "b" if number == 1 else "v" * number for number in range(100)
+    }
+    assert [each for each in requests_since(endpoint) if each.startswith("HEAD")] == []
+    store = s3fs.S3FileSystem()
+    for file in (each for each in store.find(path) if "/part-" in each):
+        whole = store.cat(file)
+        # Without its end, with half of it, and without anything of it.
+        for kept in (whole[:-5], whole[: len(whole) // 2], whole[:4]):
+            store.pipe(file, kept)
+            with pytest.raises(CorruptedError, match=rf"a file is damaged: s3://.*: expected {len(whole)} bytes, got"):
+                open_local(path).to_arrow()
+        store.rm(file)
+    with pytest.raises(DataLostError, match=r"s3://.*/part-.*A file of the snapshot is missing"):
+        open_local(path).to_arrow()
 
 
 @pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
