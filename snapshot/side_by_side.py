@@ -12,7 +12,7 @@ Found = TypeVar("Found")
 
 
 def side_by_side(storage: Storage, *calls: Callable[[], Found]) -> Iterator[Found]:
-    """Yield what calls return, or raise what they raise, in their order.
+    """Return an iterator over what calls return, in their order; it raises what they raise.
 
     They run at the same time if the folder is in an object store. On a local disk each runs when its result is asked
     for, since starting a thread would take longer than most calls.

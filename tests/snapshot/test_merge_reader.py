@@ -319,9 +319,10 @@ def test_files_on_another_file_system(tmp_path: Path) -> None:
     memory.pipe_file("/lake/a b=1/base.parquet", Path(rows).read_bytes())
     memory.pipe_file("/lake/[q]*?.parquet", Path(change).read_bytes())
     with MergeReader(SCHEMA, ["id"], filesystem=memory) as engine:
-        for scheme, size in itertools.product(("", "memory://"), (0, 1)):
-            base = BaseFile(f"{scheme}/lake/a b=1/base.parquet", {}, size)
-            files = [base], [ChangeFile(f"{scheme}/lake/[q]*?.parquet", 1, size)]
+        for scheme, is_size_known in itertools.product(("", "memory://"), (False, True)):
+            sizes = [Path(each).stat().st_size * is_size_known for each in (rows, change)]
+            base = BaseFile(f"{scheme}/lake/a b=1/base.parquet", {}, sizes[0])
+            files = [base], [ChangeFile(f"{scheme}/lake/[q]*?.parquet", 1, sizes[1])]
             assert rows_of(engine.merged(*files), SCHEMA) == [(2, "mon", 2)]
 
 
