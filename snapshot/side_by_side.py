@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from snapshot.storage import Storage
 
+_THREADS_MAX: Final = 16
 Found = TypeVar("Found")
 
 
@@ -19,6 +20,6 @@ def side_by_side(storage: Storage, *calls: Callable[[], Found]) -> Iterator[Foun
     """
     if storage.is_local or len(calls) < 2:
         return (call() for call in calls)
-    with ThreadPoolExecutor(len(calls), thread_name_prefix="tablestore-ask") as pool:
+    with ThreadPoolExecutor(min(len(calls), _THREADS_MAX), thread_name_prefix="tablestore-ask") as pool:
         futures = [pool.submit(call) for call in calls]
     return (future.result() for future in futures)

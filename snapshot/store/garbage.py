@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, DataLostError
 from snapshot.records import CHECKED, FOREIGN, OLDEST
+from snapshot.side_by_side import side_by_side
 from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tag
@@ -18,9 +18,8 @@ from snapshot.store.tags import Tag
 LOG = "_delta_log"
 _PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
 """Property of a table after a feature was dropped: its log must not be cut below this version."""
-_READERS = 16
-"""Number of Delta log entries that are read from an object store concurrently."""
 _READ_AT_ONCE = 1_000
+"""Number of Delta log entries that are held at the same time."""
 _ENTRY = re.compile(r"([0-9]{20})\.(json|crc|checkpoint\.parquet)")
 
 
@@ -147,10 +146,9 @@ def _last_foreign(files: TableFiles, first: int, last: int) -> int:
 
 def _commits(files: TableFiles, first: int, last: int) -> Iterator[Commit]:
     """Yield commits of an append table, from an object store several at once."""
-    with nullcontext() if files.storage.is_local else ThreadPoolExecutor(_READERS) as pool:
-        for start in range(first, last + 1, _READ_AT_ONCE):
-            versions = range(start, min(start + _READ_AT_ONCE, last + 1))
-            yield from (pool.map if pool else map)(files.base_table.commit_at, versions)
+    for start in range(first, last + 1, _READ_AT_ONCE):
+        versions = range(start, min(start + _READ_AT_ONCE, last + 1))
+        yield from side_by_side(files.storage, *(partial(files.base_table.commit_at, each) for each in versions))
 
 
 def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:
