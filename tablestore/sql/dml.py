@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,13 +17,13 @@ from snapshot.schema.spark_types import as_nullable, can_widen
 from tablestore.dml.conditions import empty, evaluated
 from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
-from tablestore.sql.catalog.binding import connector_of, insertable_columns, partition_values
+from tablestore.sql.catalog.binding import connector_of, partition_values
 from tablestore.sql.catalog.hints import check_hints_allowed
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import expression_in_spark
-from tablestore.sql.inserts import aligned, goes_into
+from tablestore.sql.inserts import aligned, goes_into, inserted_columns, with_partition
 from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (
@@ -37,13 +36,11 @@ from tablestore.sql.parser.statements import (
     Merge,
     MergeClause,
     Overwrite,
-    PhysicalColumn,
     ShowPartitions,
     Truncate,
     Update,
     Verb,
 )
-from tablestore.sql.parser.statements import Column as StatementColumn
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan
 from tablestore.table.store import TableStore
@@ -193,28 +190,14 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     table = _store_table(scope, statement.target, statement)
     made = scope.definition(statement.target).made
     assert isinstance(made, CreateTable)
-    fixed = {name: value for name, value in statement.partition if value is not None}
-    unknown = [name for name, _ in statement.partition if name not in table.partition_by]
-    if unknown:
-        msg = f"INSERT OVERWRITE '{made.name}': {unknown} are not partition columns; it has {list(table.partition_by)}."
-        raise InvalidInputError(msg)
-    there = {column.name: column for column in insertable_columns(made) if column.name not in fixed}
-    missing = [name for name in statement.columns if name not in there]
-    if missing:
-        msg = f"INSERT OVERWRITE '{made.name}': {missing} are not columns to insert; expected {list(there)}."
-        raise InvalidInputError(msg)
-    columns = tuple(there[name] for name in statement.columns) if statement.columns else tuple(there.values())
-    values = _partition_values(scope, table, made.name, tuple(fixed.items()))
-    # `aligned` fills columns fixed by PARTITION (...) with NULL until `withColumns` sets their values: allow NULL.
-    loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
-    frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns)
-    frame = frame.withColumns(values) if values else frame
+    fixed = tuple((name, value) for name, value in statement.partition if value is not None)
+    values = _partition_values(scope, table, made.name, fixed)
+    written = with_partition(made, statement)
+    frame = aligned(Plan(batch_frame(scope, written.query)), made, inserted_columns(made, written))
     is_dynamic = table.options.partition.overwrite_dynamic if statement.dynamic is None else statement.dynamic
     if len(fixed) < len(table.partition_by) and is_dynamic:
         return table.overwrite(frame, dynamic=True)
-    if not fixed:
-        return table.overwrite(frame)
-    return table.overwrite(frame, _in_partition(values))
+    return table.overwrite(frame, _in_partition(values) if values else None)
 
 
 def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
@@ -302,9 +285,3 @@ def _said(expression: Expression, names: Mapping[str, str], on: DataFrame) -> st
         else:
             column.replace(said)
     return expression_in_spark(tree, on)
-
-
-def _nullable(column: StatementColumn) -> StatementColumn:
-    if isinstance(column, PhysicalColumn):
-        return replace(column, type=replace(column.type, nullable=True))
-    return column

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PythonException
@@ -63,6 +64,7 @@ from tablestore.sql.parser.statements import (
     CreateTableAs,
     Drop,
     Insert,
+    Overwrite,
     PhysicalColumn,
     Query,
     StatementSet,
@@ -74,6 +76,7 @@ from tablestore.sql.queries.relation import UPDATE, Relation
 from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
+InsertOrOverwrite = TypeVar("InsertOrOverwrite", bound=Insert | Overwrite)
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 _OWN_ERROR = re.compile(rf"{InvalidInputError.__module__}\.{InvalidInputError.__name__}: (.*)", re.DOTALL)
 """The message of an error that Python code in a task of Spark has raised."""
@@ -100,8 +103,8 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
     """
     name, made = _target(scope, statement)
     check_sink(made)
-    written = _with_partition(made, statement)
-    columns = _wanted(made, written)
+    written = with_partition(made, statement)
+    columns = inserted_columns(made, written)
     table = open_table(scope, name)
     with partitions_noted() as read:
         found = _planned(scope, written.query) if planned_query is None else planned_query
@@ -208,8 +211,8 @@ def _target(scope: Scope, statement: Insert) -> tuple[str, CreateTable]:
     return name, made
 
 
-def _with_partition(made: CreateTable, statement: Insert) -> Insert:
-    """Return an INSERT whose query has the values of ``PARTITION (...)`` as columns.
+def with_partition(made: CreateTable, statement: InsertOrOverwrite) -> InsertOrOverwrite:
+    """Return a statement whose query has the values of ``PARTITION (...)`` as columns.
 
     Raises:
         InvalidInputError: a column of it is not one of PARTITIONED BY, or is among those of the statement.
@@ -295,7 +298,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
     return as_declared(frame.select(*chosen, *changes), made, targets)
 
 
-def _wanted(made: CreateTable, statement: Insert) -> Columns:
+def inserted_columns(made: CreateTable, statement: Insert | Overwrite) -> Columns:
     """Return the columns that an INSERT fills, in the order it names them."""
     there = {column.name: column for column in insertable_columns(made)}
     if not statement.columns:
@@ -411,8 +414,7 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
         definitions = [definition_of(scope, each) for each in names]
         # A table that was dropped and created again lacks the rows written before; its version makes it a new query.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
-        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-        name = digest
+        name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return f"{scope.checkpoints}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
 
 
@@ -478,9 +480,8 @@ def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFr
     schema = StructType(fields)
     if _nullability(schema) == _nullability(frame.schema):
         return frame
-    required = tuple(
-        column.name for column in targets if not column.type.nullable and column.name not in made.primary_key
-    )
+    required = [each.name for each in targets if not each.type.nullable and each.name not in made.primary_key]
+    # Not `made` itself, which is pickled with this function: its options may hold credentials.
     name = made.name
     nested = [field for field in fields if isinstance(field.dataType, ArrayType | MapType | StructType)]
     declared = arrow_schema(StructType(nested))
