@@ -9,12 +9,12 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from log_system.kafka.client import librdkafka_ffi
+from log_system.kafka.client.connect import QUEUE_WAIT_SECONDS
 
 _COPY: Final = 2
 _QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client has no public name for it
 _SEND_RECORDS: Final = 10_000
 """Most records per call; delivery reports are served between calls."""
-_QUEUE_WAIT_SECONDS: Final = 0.05
 
 
 def can_send(producer: Any) -> bool:
@@ -56,7 +56,7 @@ def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.A
                 error = int(part["err"][np.flatnonzero(part["err"])[0]])
                 if error != _QUEUE_FULL:
                     raise _refused(error)
-            producer.poll(0 if queued == len(part) else _QUEUE_WAIT_SECONDS)
+            producer.poll(0 if queued == len(part) else QUEUE_WAIT_SECONDS)
             start += queued
     finally:
         librdkafka_ffi.rdkafka.rd_kafka_topic_destroy(handle)

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -79,6 +79,8 @@ _QUESTIONS_MAX: Final = 5
 WAIT_SECONDS: Final = 20.0
 _REQUEST_SECONDS: Final = 8.0
 """The time limit of one admin client request."""
+QUEUE_WAIT_SECONDS: Final = 0.05
+"""How long to wait for space in the queue of a producer, which delivery reports make."""
 _FLUSH_STEP_SECONDS: Final = 1.0
 COORDINATOR_SECONDS: Final = 3.0
 HURRIED_SECONDS: Final = 1.0
@@ -270,6 +272,26 @@ class KafkaClient:
     ) -> dict[str, Any]:
         mine = {name: value for name, value in resolve(self.config, self.prefix).items() if not foreign.match(name)}
         return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
+
+
+def produce(producer: Any, *record: Any, check: Callable[[], None] | None = None, **more: Any) -> None:
+    """Queue one record; wait while the producer's queue is full.
+
+    Args:
+        producer: the producer.
+        record: positional arguments of its ``produce``: topic, value, key, partition and delivery callback.
+        check: called after each wait; may raise to give up.
+        more: keyword arguments of ``produce``.
+    """
+    while True:
+        try:
+            producer.produce(*record, **more)
+        except BufferError:
+            producer.poll(QUEUE_WAIT_SECONDS)
+            if check is not None:
+                check()
+        else:
+            return
 
 
 def flush(producer: Any, seconds: float) -> None:

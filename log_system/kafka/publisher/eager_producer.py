@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from log_system.formats import EncodedRecords
-from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors
+from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors, produce
 from log_system.kafka.client.errors import translate
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import check_topic_is_own
@@ -23,7 +23,6 @@ from log_system.kafka.record_limits import record_limit
 from log_system.thread_local_cache import ThreadLocalCache
 from snapshot.records import SentRange
 
-_QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
 _PRODUCERS = ThreadLocalCache[KafkaClient, Any](discard)
 """Idempotent producers by client; a producer is discarded after any error."""
@@ -110,15 +109,12 @@ class RecordStream:
 
         Each has a delivery report: without a transaction nothing else reveals a record that the broker rejected.
         """
-        produce, topic, partition, heard = self._producer.produce, self._topic, self._partition, self._on_delivery
+        queue, topic, partition, heard = self._producer.produce, self._topic, self._partition, self._on_delivery
         for number, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
-            while True:
-                try:
-                    produce(topic, value, key, partition, heard)
-                except BufferError:
-                    self._producer.poll(_QUEUE_WAIT_SECONDS)
-                else:
-                    break
+            try:
+                queue(topic, value, key, partition, heard)
+            except BufferError:
+                produce(self._producer, topic, value, key, partition, heard)
             if number % _POLL_EVERY == 0:
                 self._producer.poll(0)
         self.records += len(records)

@@ -12,13 +12,12 @@ from confluent_kafka import KafkaException
 
 from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka.client import bulk_produce
-from log_system.kafka.client.connect import kafka_errors
+from log_system.kafka.client.connect import kafka_errors, produce
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import shorter
 from log_system.kafka.register import SNAPSHOT_HEADER, RegisterPosition
 from snapshot.records import ChangeSet
 
-_QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
 
 
@@ -100,15 +99,16 @@ class Sender:
         self._produce(records, plain, position.snapshot)
         if is_last:
             key, value = records.key_column[plain].as_py(), records.value_column[plain].as_py()
-            self._put(key, value, after.headers(total, self._log.table_id), self._on_delivery)
+            headers = after.headers(total, self._log.table_id)
+            produce(self._producer, self._log.topic, value, key, self._partition, self._on_delivery, headers=headers)
         return after
 
     def _produce(self, records: EncodedRecords, count: int, snapshot: int) -> None:
-        produce, topic, partition, poll = self._producer.produce, self._log.topic, self._partition, self._producer.poll
+        queue, topic, partition = self._producer.produce, self._log.topic, self._partition
         if self._log.headers == "all":
             headers = [(SNAPSHOT_HEADER, str(snapshot).encode())]
             for number in range(count):
-                self._put(records.keys[number], records.values[number], headers, None)
+                produce(self._producer, topic, records.values[number], records.keys[number], partition, headers=headers)
             return
         if bulk_produce.can_send(self._producer):
             keys, values = records.key_column.slice(0, count), records.value_column.slice(0, count)
@@ -118,22 +118,10 @@ class Sender:
             stop = min(start + _POLL_EVERY, count)
             for key, value in zip(records.keys[start:stop], records.values[start:stop], strict=True):
                 try:
-                    produce(topic, value, key, partition)
+                    queue(topic, value, key, partition)
                 except BufferError:
-                    self._put(key, value, None, None)
-            poll(0)
-
-    def _put(self, key: bytes | None, value: bytes | None, headers: Any, on_delivery: Any) -> None:
-        """Produce one record; wait while the client's queue is full."""
-        while True:
-            try:
-                self._producer.produce(
-                    self._log.topic, value, key, self._partition, headers=headers, on_delivery=on_delivery
-                )
-            except BufferError:
-                self._producer.poll(_QUEUE_WAIT_SECONDS)
-            else:
-                return
+                    produce(self._producer, topic, value, key, partition)
+            self._producer.poll(0)
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None:

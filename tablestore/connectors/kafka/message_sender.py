@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -13,11 +12,10 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from log_system.kafka.client import bulk_produce
-from log_system.kafka.client.connect import KafkaClient, Setting, discard, kafka_errors
+from log_system.kafka.client.connect import KafkaClient, Setting, discard, kafka_errors, produce
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.partitioners import JAVA_COMPATIBLE, Choose
 
-_QUEUE_WAIT_SECONDS: Final = 0.05
 _POLL_EVERY: Final = 5_000
 _FLUSH_SECONDS: Final = 1.0
 
@@ -99,12 +97,12 @@ class MessageSender:
             bulk_produce.send(self.producer, self._topic, partition, keys.filter(mask), messages.values.filter(mask))
 
     def _send_plain(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
-        produce, topic, poll = self.producer.produce, self._topic, self.producer.poll
+        queue, topic, poll = self.producer.produce, self._topic, self.producer.poll
         for number, ((key, value), partition) in enumerate(zip(messages.pairs(), partitions, strict=True)):
             try:
-                produce(topic, value, key, partition)
+                queue(topic, value, key, partition)
             except BufferError:
-                self._wait_and(partial(produce, topic, value, key, partition))
+                produce(self.producer, topic, value, key, partition, check=self._check)
             if number % _POLL_EVERY == 0:
                 poll(0)
                 self._check()
@@ -125,20 +123,10 @@ class MessageSender:
             named: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
             if headers:
                 named["headers"] = headers
-            self._wait_and(partial(self.producer.produce, self._topic, value, key, partition, **named))
+            produce(self.producer, self._topic, value, key, partition, check=self._check, **named)
             if number % _POLL_EVERY == 0:
                 self.producer.poll(0)
                 self._check()
-
-    def _wait_and(self, produce: Callable[[], None]) -> None:
-        while True:
-            try:
-                produce()
-            except BufferError:
-                self.producer.poll(_QUEUE_WAIT_SECONDS)
-                self._check()
-            else:
-                return
 
     def _on_delivery(self, error: Any, _message: Any) -> None:
         if error is not None and self._failed is None:
