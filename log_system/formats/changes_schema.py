@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.types as pt
 
 from snapshot.errors import InvalidInputError
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import relabelled
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 PLAIN_TIMESTAMP = pa.timestamp("us")
@@ -90,16 +90,6 @@ def layout(data_type: pa.DataType) -> str:
     return str(data_type)
 
 
-class _RelabelledChanges:
-    """A batch that exports its buffers under another schema through the Arrow C data interface."""
-
-    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
-        self._batch, self._schema = batch, schema
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
-        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
-
-
 def relabel(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch under another schema of the same memory layout, without copying values.
 
@@ -109,7 +99,7 @@ def relabel(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if [layout(field.type) for field in batch.schema] != [layout(field.type) for field in schema]:
         msg = f"cannot read columns {batch.schema.types} as {schema.types}"
         raise TypeError(msg)
-    return pa.record_batch(_RelabelledChanges(batch, schema))
+    return relabelled(batch, schema)
 
 
 def check_changes(changes: pa.RecordBatch, expected: pa.Schema, most: int = RowKind.DELETE) -> np.ndarray:

@@ -324,24 +324,28 @@ class Writer:
             PublishPendingError: the snapshot is not in the log, for whatever reason.
             TableReplacedError: the table was dropped and created again; the committed snapshot is gone.
         """
+
+        def publish(table: TableContext, publisher: LogPublisher, turns: TakeOverBackoff) -> list[IndexEntry]:
+            with pending_on_error(table.files, snapshot, publisher.discard):
+                return publish_through(table, publisher, snapshot, turns=turns)
+
+        self._publish(publish)
+
+    def _publish(self, publish: Callable[[TableContext, LogPublisher, TakeOverBackoff], list[IndexEntry]]) -> None:
+        """Publish, with a new publisher if the log has moved to other brokers; do nothing without a log."""
+
+        def publish_now() -> None:
+            table, publisher = self._table, self._publisher
+            if publisher is not None:
+                self.measured_publish(lambda turns: publish(table, publisher, turns))
+
         try:
-            self._publish(snapshot)
+            publish_now()
         except LogMovedError:
             if self._reopen is None:
                 raise
             self._publisher = self._reopen(self.refresh())
-            self._publish(snapshot)
-
-    def _publish(self, snapshot: int) -> None:
-        if self._publisher is None:
-            return
-        publisher, table = self._publisher, self._table
-
-        def publish(turns: TakeOverBackoff) -> list[IndexEntry]:
-            with pending_on_error(table.files, snapshot, publisher.discard):
-                return publish_through(table, publisher, snapshot, turns=turns)
-
-        self.measured_publish(publish)
+            publish_now()
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Return the snapshot of a write that an earlier process committed, and publish it if the log lacks it.
@@ -379,16 +383,9 @@ class Writer:
             self._recovered = True
 
     def _recover(self) -> None:
-        if self._publisher is None:
-            return
-        adopt(self._table)
-        try:
-            self.measured_publish(lambda turns: recover(self._table, self._publisher, turns=turns))
-        except LogMovedError:
-            if self._reopen is None:
-                raise
-            self._publisher = self._reopen(self.refresh())
-            self.measured_publish(lambda turns: recover(self._table, self._publisher, turns=turns))
+        if self._publisher is not None:
+            adopt(self._table)
+            self._publish(lambda table, publisher, turns: recover(table, publisher, turns=turns))
 
     @property
     def fences(self) -> int:

@@ -113,15 +113,10 @@ def drop(scope: Scope, dropped: Drop) -> bool:
     Returns:
         Whether the table or view existed.
     """
-    there = scope.find(dropped.name, temporary=dropped.temporary)
+    there = _find(scope, dropped, temporary=dropped.temporary)
     if there is None:
-        if dropped.if_exists:
-            return False
-        raise scope.missing(dropped.name)
-    if dropped.is_view is isinstance(there.made, CreateTable):
-        kind = "table" if dropped.is_view else "view"
-        msg = f"'{dropped.name}' is a {kind}: use DROP {kind.upper()}."
-        raise InvalidInputError(msg)
+        return False
+    _check_kind(there, dropped, "DROP")
     # A crash during RENAME leaves two names for one store table; it is removed with the last of them.
     if there.path is not None and not scope.others_at(there):
         _drop_store_table(scope, there)
@@ -138,11 +133,9 @@ def alter(scope: Scope, statement: Altered) -> bool:
     Returns:
         Whether the table existed.
     """
-    there = scope.find(statement.name)
+    there = _find(scope, statement)
     if there is None:
-        if statement.if_exists:
-            return False
-        raise scope.missing(statement.name)
+        return False
     if not isinstance(there.made, CreateTable):
         msg = f"'{statement.name}' is a view: use DROP VIEW and CREATE VIEW to change it."
         raise InvalidInputError(msg)
@@ -183,19 +176,34 @@ def rename(scope: Scope, renamed: AlterRename) -> bool:
     Returns:
         Whether the table or view existed.
     """
-    there = scope.find(renamed.name)
+    there = _find(scope, renamed)
     if there is None:
-        if renamed.if_exists:
-            return False
-        raise scope.missing(renamed.name)
-    if renamed.is_view is isinstance(there.made, CreateTable):
-        kind = "table" if renamed.is_view else "view"
-        msg = f"'{renamed.name}' is a {kind}: use ALTER {kind.upper()}."
-        raise InvalidInputError(msg)
+        return False
+    _check_kind(there, renamed, "ALTER")
     _check_name(renamed.to)
     scope.add(Definition(replace(there.made, name=renamed.to), there.path))
     scope.remove(there)
     return True
+
+
+def _find(scope: Scope, statement: Drop | Altered | AlterRename, *, temporary: bool | None = None) -> Definition | None:
+    """Return the definition that a statement names; None if there is none and the statement has IF EXISTS.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    there = scope.find(statement.name, temporary=temporary)
+    if there is None and not statement.if_exists:
+        raise scope.missing(statement.name)
+    return there
+
+
+def _check_kind(there: Definition, statement: Drop | AlterRename, verb: str) -> None:
+    """Check that a statement on a view names a view, and one on a table a table."""
+    if statement.is_view is isinstance(there.made, CreateTable):
+        kind = "table" if statement.is_view else "view"
+        msg = f"'{statement.name}' is a {kind}: use {verb} {kind.upper()}."
+        raise InvalidInputError(msg)
 
 
 def _check_name(name: str) -> None:
