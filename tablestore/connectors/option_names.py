@@ -34,6 +34,9 @@ PRECISION: Final = "precision."
 PRIMARY_KEY: Final = "primary-key"
 ROWS_MAX: Final = "maxRowsPerTrigger"
 STATE: Final = "stateLocation"
+GUARANTEE: Final = "sink.delivery-guarantee"
+SEMANTIC: Final = "sink.semantic"
+"""The name of ``sink.delivery-guarantee`` until Flink 1.14."""
 
 _BOTH: Final = (
     "connector",
@@ -47,9 +50,10 @@ _BOTH: Final = (
     "scan.bounded.timestamp-millis",
     "scan.bounded.specific-offsets",
     "scan.parallelism",
+    "scan.topic-partition-discovery.interval",
     "sink.parallelism",
     "sink.transaction-naming-strategy",
-    "sink.delivery-guarantee",
+    GUARANTEE,
     "sink.transactional-id-prefix",
     PRIMARY_KEY,
     "table.name",
@@ -63,8 +67,8 @@ _KAFKA: Final = (
     "scan.startup.mode",
     "scan.startup.timestamp-millis",
     "scan.startup.specific-offsets",
-    "scan.topic-partition-discovery.interval",
     "sink.partitioner",
+    SEMANTIC,
 )
 _UPSERT: Final = ("sink.buffer-flush.max-rows", "sink.buffer-flush.interval", STATE)
 
@@ -84,15 +88,12 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
     (Connector.UPSERT, "sink.partitioner"): "An upsert table is always partitioned by its key.",
     (Connector.UPSERT, "format"): "Give 'key.format' and 'value.format'.",
     (Connector.UPSERT, "topic-pattern"): "Give one 'topic': the rows of a key are those of one topic.",
-    (Connector.UPSERT, "scan.topic-partition-discovery.interval"): (
-        "A query of an upsert table fails when partitions are added, since keys move to other partitions."
-    ),
     **{
         (Connector.UPSERT, name): "An upsert table is always read from its earliest offsets."
         for name in _KAFKA
         if name.startswith("scan.startup.")
     },
-    **{(connector, "sink.semantic"): "Use 'sink.delivery-guarantee'." for connector in Connector},
+    (Connector.UPSERT, SEMANTIC): f"Use '{GUARANTEE}'.",
     **{(Connector.KAFKA, name): "Only 'upsert-kafka' has keys whose last row counts." for name in _UPSERT},
 }
 

@@ -19,11 +19,13 @@ from tablestore.connectors.kafka.client_properties import PREFIX, Properties, pa
 from tablestore.connectors.kafka.message_codec import FormatChoice
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
 from tablestore.connectors.option_names import (
+    GUARANTEE,
     METADATA,
     PRECISION,
     PRIMARY_KEY,
     PROPERTIES,
     ROWS_MAX,
+    SEMANTIC,
     STATE,
     Connector,
     Side,
@@ -225,7 +227,7 @@ class ConnectorOptions(Group):
         "sink.partitioner", VERBATIM, "default", "`default`, `fixed`, `round-robin` or `package.module.Class`."
     )
     parallelism: int | None = optional("sink.parallelism", integer(1), "Writing tasks; None leaves it to Spark.")
-    guarantee: Guarantee = option("sink.delivery-guarantee", choice(Guarantee), Guarantee.AT_LEAST_ONCE)
+    guarantee: Guarantee = option(GUARANTEE, choice(Guarantee), Guarantee.AT_LEAST_ONCE)
     transactional_prefix: str | None = optional("sink.transactional-id-prefix", VERBATIM)
     transaction_naming: TransactionNaming = option(
         "sink.transaction-naming-strategy", choice(TransactionNaming), TransactionNaming.INCREMENTING
@@ -288,6 +290,8 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
     """
     options = wrap({name.lower(): value for name, value in options.items()})
     given = {name: str(value) for name, value in options.items()}
+    if connector is Connector.KAFKA and SEMANTIC in given:
+        given[GUARANTEE] = given.pop(SEMANTIC)
     _check_connector(connector, given)
     key_format, value_format, prefixes = parse_formats(connector, options)
     refuse_unknown(connector, given, prefixes)

@@ -23,7 +23,8 @@ from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import expression_in_spark
-from tablestore.sql.inserts import aligned, goes_into, inserted_columns, with_partition
+from tablestore.sql.inserted_rows import aligned, goes_into
+from tablestore.sql.inserts import inserted_columns, with_partition
 from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (

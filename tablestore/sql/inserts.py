@@ -6,45 +6,22 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from decimal import Decimal
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.errors import PythonException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    FractionalType,
-    IntegralType,
-    MapType,
-    NullType,
-    NumericType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-)
 from sqlglot import exp
 
+from log_system.kafka.client.cluster import Partition
 from snapshot.errors import InvalidInputError
-from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
-from snapshot.schema.nested_nulls import refuse_nested_nulls
-from snapshot.schema.spark_types import arrow_schema, as_nullable, can_widen
+from snapshot.schema.spark_types import arrow_schema
 from tablestore.connectors.option_names import Connector
 from tablestore.connectors.spark.partition_watermarks import check_partitions, partitions_noted
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.spark.shipped import map_batches
 from tablestore.sql.catalog.binding import (
     Columns,
     check_sink,
@@ -57,7 +34,9 @@ from tablestore.sql.catalog.execute_ddl import create_table, drop
 from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
+from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.sql.catalog.table_references import definition_of, tables_in
+from tablestore.sql.inserted_rows import aligned
 from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import (
     CreateTable,
@@ -69,7 +48,7 @@ from tablestore.sql.parser.statements import (
     Query,
     StatementSet,
 )
-from tablestore.sql.parser.types import PRECISION_MAX, TIME, FlinkType, of_spark
+from tablestore.sql.parser.types import of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, check_replaced, plan_into, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
@@ -77,7 +56,6 @@ from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
 InsertOrOverwrite = TypeVar("InsertOrOverwrite", bound=Insert | Overwrite)
-_TIMES = (TimestampType, TimestampNTZType, DateType)
 _OWN_ERROR = re.compile(rf"{InvalidInputError.__module__}\.{InvalidInputError.__name__}: (.*)", re.DOTALL)
 """The message of an error that Python code in a task of Spark has raised."""
 
@@ -101,6 +79,49 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
     Raises:
         InvalidInputError: the rows do not fit the table; nothing was written.
     """
+    into = _into(scope, statement, planned_query)
+    made, columns, planned, table = into.made, into.columns, into.planned, into.table
+    if not into.frame.isStreaming:
+        # Tasks write at the same time, so rows in the order of the statement are written by one.
+        with _own_errors():
+            table.write(into.frame.coalesce(1) if _has_order(statement, made) else into.frame)
+        return None
+    checkpoint = _checkpoint(scope, statement)
+    check_partitions(checkpoint, into.read)
+    each = planned.transform
+    with allowed(scope.spark, planned.chained):
+        return table.write_stream(
+            into.frame,
+            checkpoint=checkpoint,
+            output_mode=planned.mode,
+            trigger=scope.settings.trigger,
+            query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
+            transform=each and (lambda batch: aligned(Plan(each(batch), changes=planned.changes), made, columns)),
+        )
+
+
+def explained_insert(scope: Scope, statement: Insert) -> Plan:
+    """Plan an INSERT with all its checks, and write nothing.
+
+    Raises:
+        InvalidInputError: the rows do not fit the table.
+    """
+    return _into(scope, statement).planned
+
+
+@dataclass(frozen=True)
+class _Into:
+    """A query that is planned for the table that it writes into, and what it reads with a watermark."""
+
+    made: CreateTable
+    table: ConnectorTable | TableStore
+    columns: Columns
+    planned: Plan
+    frame: DataFrame
+    read: list[tuple[str, list[Partition]]]
+
+
+def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame | None = None) -> _Into:
     name, made = _target(scope, statement)
     check_sink(made)
     written = with_partition(made, statement)
@@ -113,26 +134,11 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
         else:
             preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
             planned = planned_into(found, made, columns, preimages=preimages)
-    frame, each = aligned(planned, made, columns), planned.transform
-    if each is not None:
+    frame = aligned(planned, made, columns)
+    if planned.transform is not None:
         # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.
         frame = planned.frame
-    if not frame.isStreaming:
-        # Tasks write at the same time, so rows in the order of the statement are written by one.
-        with _own_errors():
-            table.write(frame.coalesce(1) if _has_order(statement, made) else frame)
-        return None
-    checkpoint = _checkpoint(scope, statement)
-    check_partitions(checkpoint, read)
-    with allowed(scope.spark, planned.chained):
-        return table.write_stream(
-            frame,
-            checkpoint=checkpoint,
-            output_mode=planned.mode,
-            trigger=scope.settings.trigger,
-            query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
-            transform=each and (lambda batch: aligned(Plan(each(batch), changes=planned.changes), made, columns)),
-        )
+    return _Into(made, table, columns, planned, frame, read)
 
 
 @contextmanager
@@ -260,44 +266,6 @@ def insert_all(scope: Scope, statement: StatementSet) -> tuple[StreamingQuery, .
     return tuple(started)
 
 
-def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
-    """Return a query's rows with the target table's columns: matched by position and cast to the table's types.
-
-    Raises:
-        InvalidInputError: the number of columns differs, or a type needs an explicit CAST.
-    """
-    frame = planned.frame if planned.shape is None else planned.shape
-    changes = [CHANGE_TYPE] if planned.changes else []
-    given = frame.columns[: len(frame.columns) - len(changes)]
-    if len(given) != len(columns):
-        msg = (
-            f"INSERT INTO '{made.name}': Different number of columns: the table expects {len(columns)} "
-            f"({', '.join(column.name for column in columns)}), the query has {len(given)} ({', '.join(given)}). "
-            f"Name the columns of the query: INSERT INTO {backquoted(made.name)} (...) ..."
-        )
-        raise InvalidInputError(msg)
-    frame = frame.toDF(*(f"_{number}" for number in range(len(given))), *changes)
-    filled: dict[str, Column] = {}
-    for number, column in enumerate(columns):
-        actual = frame.schema[number].dataType
-        if not goes_into(actual, column.type.spark):
-            msg = (
-                f"INSERT INTO '{made.name}': column '{column.name}' is {column.type.text}, the query's column "
-                f"{number + 1} is {actual.simpleString()}. Use CAST(... AS {column.type.text})."
-            )
-            raise InvalidInputError(msg)
-        filled[column.name] = _cut(F.col(f"_{number}").cast(as_nullable(column.type.spark)), column.type)
-    # Omitted metadata columns are left to the connector; omitted physical columns are NULL.
-    targets = tuple(
-        column for column in insertable_columns(made) if column.name in filled or isinstance(column, PhysicalColumn)
-    )
-    chosen = [
-        filled.get(column.name, F.lit(None).cast(as_nullable(column.type.spark))).alias(column.name)
-        for column in targets
-    ]
-    return as_declared(frame.select(*chosen, *changes), made, targets)
-
-
 def inserted_columns(made: CreateTable, statement: Insert | Overwrite) -> Columns:
     """Return the columns that an INSERT fills, in the order it names them."""
     there = {column.name: column for column in insertable_columns(made)}
@@ -416,85 +384,3 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return f"{scope.checkpoints}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
-
-
-def goes_into(given: DataType, wanted: DataType) -> bool:
-    """Return whether values of one type can be written to a column of another without CAST.
-
-    Integers go into any numeric type; values out of its range fail at run time. Decimals and floating-point numbers do
-    not go into integer types; decimals are rounded to the column's scale, as in Flink. Dates and timestamps go into
-    each other. Fields of rows are matched by position, and so are those of rows in arrays and maps.
-    """
-    if (
-        isinstance(given, NullType)
-        or can_widen(given, as_nullable(wanted))
-        or as_nullable(given) == as_nullable(wanted)
-    ):
-        return True
-    if isinstance(given, StructType) and isinstance(wanted, StructType):
-        pairs = zip(given.fields, wanted.fields, strict=False)
-        return len(given) == len(wanted) and all(goes_into(one.dataType, other.dataType) for one, other in pairs)
-    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
-        return goes_into(given.elementType, wanted.elementType)
-    if isinstance(given, MapType) and isinstance(wanted, MapType):
-        return goes_into(given.keyType, wanted.keyType) and goes_into(given.valueType, wanted.valueType)
-    if isinstance(given, IntegralType) and isinstance(wanted, NumericType):
-        return True
-    if isinstance(given, DecimalType) and isinstance(wanted, FractionalType):
-        return True
-    if isinstance(given, FractionalType) and isinstance(wanted, FloatType | DoubleType):
-        return True
-    return isinstance(given, _TIMES) and isinstance(wanted, _TIMES)
-
-
-def _cut(column: Column, kind: FlinkType) -> Column:
-    """Truncate a timestamp or time to the precision of its column, as Flink does."""
-    if kind.digits is None or kind.digits == PRECISION_MAX:
-        return column
-    if kind.spark == TIME:
-        return column.cast(TimeType(kind.digits)).cast(TIME)
-    zero = F.lit(0)
-    over = F.extract(F.lit("SECOND"), column) % F.lit(Decimal(1).scaleb(-kind.digits))
-    return column - F.make_dt_interval(zero, zero, zero, over)
-
-
-def _nullability(schema: StructType) -> list[tuple[str, DataType, bool]]:
-    return [(field.name, field.dataType, field.nullable) for field in schema]
-
-
-def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFrame:
-    """Return rows with the declared nullability of the table's columns; NULL in a NOT NULL column fails at run time.
-
-    In Avro, a nullable column has another type than a required one: a union with null. Spark infers nullability by
-    itself, for example that a count is never NULL, so without this step it could write another type than the table
-    declares. Key columns keep the frame's nullability, since the sink checks them. So does a store table all columns.
-    """
-    if connector_of(made) is None:
-        return frame
-    given = {field.name: field for field in frame.schema}
-    fields = []
-    for column in targets:
-        nullable = given[column.name].nullable if column.name in made.primary_key else column.type.nullable
-        fields.append(StructField(column.name, column.type.spark, nullable))
-    fields += [field for field in frame.schema if field.name not in {column.name for column in targets}]
-    schema = StructType(fields)
-    if _nullability(schema) == _nullability(frame.schema):
-        return frame
-    required = [each.name for each in targets if not each.type.nullable and each.name not in made.primary_key]
-    # Not `made` itself, which is pickled with this function: its options may hold credentials.
-    name = made.name
-    nested = [field for field in fields if isinstance(field.dataType, ArrayType | MapType | StructType)]
-    declared = arrow_schema(StructType(nested))
-
-    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for column in required:
-                if batch.column(column).null_count:
-                    msg = (
-                        f"table '{name}': column '{column}' is NOT NULL, and a row has NULL there. Nothing is written."
-                    )
-                    raise InvalidInputError(msg)
-            refuse_nested_nulls(batch, declared)
-            yield batch
-
-    return map_batches(frame, held, schema)

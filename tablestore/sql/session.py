@@ -21,7 +21,7 @@ from tablestore.sql.catalog.session_scope import GiveSpark, Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.sql.dml import run_verb, show_partitions
-from tablestore.sql.inserts import create_table_as, insert, insert_all
+from tablestore.sql.inserts import create_table_as, explained_insert, insert, insert_all
 from tablestore.sql.parser.parse import parse
 from tablestore.sql.parser.procedures import Call
 from tablestore.sql.parser.statements import (
@@ -212,8 +212,11 @@ class Catalog:
             text = io.StringIO()
             with redirect_stdout(text):
                 with self._scope.without_checkpoint():
-                    planned = self._planned(each.query)
-                (planned.frame if planned.shape is None else planned.shape).explain()
+                    planned = (
+                        self._planned(each.query) if isinstance(each, Select) else explained_insert(self._scope, each)
+                    )
+                # Spark takes a frame that is the text of a query for a batch one, and `select` plans it again.
+                (planned.frame if planned.shape is None else planned.shape).select("*").explain()
             texts.append(text.getvalue().strip())
         return texts
 

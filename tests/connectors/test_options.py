@@ -271,7 +271,18 @@ def test_an_unknown_option_is_refused_with_the_nearest_and_all(lab: Lab) -> None
     assert "Did you mean 'sink.parallelism'?" in text
     assert all(name in text for name in SUPPORTED[Connector.KAFKA])
     with pytest.raises(InvalidInputError, match=r"sink\.semantic\. Use 'sink\.delivery-guarantee'"):
-        kafka(sink__semantic="exactly-once")
+        upsert(sink__semantic="exactly-once")
+
+
+def test_the_name_of_the_guarantee_until_flink_1_14_is_taken() -> None:
+    once = kafka(sink__semantic="exactly-once", sink__transactional_id_prefix="p")
+    assert once == kafka(sink__delivery_guarantee="exactly-once", sink__transactional_id_prefix="p")
+    assert kafka(sink__semantic="none", sink__delivery_guarantee="at-least-once").guarantee == "none"
+
+
+def test_partitions_of_an_upsert_table_are_looked_for_as_those_of_others() -> None:
+    assert upsert(scan__topic_partition_discovery__interval="1 s").discovery_ms == 1000
+    assert upsert().discovery_ms == kafka().discovery_ms == 300_000
 
 
 def test_g01_names_are_taken_in_any_case() -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tablestore.sql.inserts import goes_into
+from tablestore.sql.inserted_rows import goes_into
 
 GOES: list[tuple[DataType, DataType]] = [
     (IntegerType(), LongType()),

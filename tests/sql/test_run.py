@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import InvalidInputError, TableStoreError
 from tablestore.cli import app
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
@@ -278,7 +279,25 @@ def test_views_computed_columns_and_cut_timestamps_in_batch(catalog: Catalog) ->
     with pytest.raises(Exception, match="NOT NULL"):
         catalog.sql("INSERT INTO t (a) VALUES (2)")
     assert len(rows(catalog, "SELECT * FROM t")) == 1
-    assert "Project" in catalog.sql("EXPLAIN SELECT * FROM four").rows[0][0] or catalog.sql("EXPLAIN SELECT * FROM four").rows  # fmt: skip  # noqa: E501
+    assert "Physical Plan" in catalog.sql("EXPLAIN SELECT * FROM four").rows[0][0]
+
+
+def test_explain_plans_streams_and_checks_where_an_insert_writes(catalog: Catalog) -> None:
+    options = "'connector' = 'kafka', 'topic' = 'none', 'properties.bootstrap.servers' = '...', 'format' = 'json'"
+    catalog.sql(f"CREATE TABLE a (n INT, s STRING) WITH ({options}); CREATE TABLE b (n INT) WITH ({options})")
+    once = f"CREATE TABLE c (n INT) WITH ({options}, 'sink.delivery-guarantee' = 'exactly-once')"
+    catalog.sql(once)
+    for text in ("SELECT s FROM a", "INSERT INTO b SELECT n FROM a", "INSERT INTO b SELECT DISTINCT n FROM a"):
+        assert "Physical Plan" in catalog.sql(f"EXPLAIN {text}").rows[0][0]
+    wrong = {
+        "INSERT INTO none SELECT n FROM a": "'none'",
+        "INSERT INTO b SELECT s FROM a": "column 'n' is INT",
+        "INSERT INTO b SELECT CAST(COUNT(*) AS INT) FROM a": "doesn't support consuming update changes",
+        "INSERT INTO c SELECT n FROM a": "sink.transactional-id-prefix must be specified",
+    }
+    for text, why in wrong.items():
+        with pytest.raises(TableStoreError, match=re.escape(why)):
+            catalog.sql(f"EXPLAIN {text}")
 
 
 def test_upsert_tables_stream_into_other_tables_with_their_deletes(

@@ -171,6 +171,9 @@ def client_options(
         options[SERVERS] = mapped(servers)
     check_stored_properties(options_after(kept, PROPERTIES), allowed, str(options.get(SERVERS, "")))
     partitioner = str(kept.get(PARTITIONER, OWN_PARTITIONERS[0]))
+    if not partitioner:
+        msg = f"Option '{PARTITIONER}' should be a non-empty string: {', '.join(OWN_PARTITIONERS)} or a Python class."
+        raise InvalidInputError(msg)
     if partitioner not in OWN_PARTITIONERS and not allowed.covers(f"class:{partitioner}"):
         msg = (
             f"option '{PARTITIONER}'='{partitioner}' is in a definition and names Python code, which this program does "
