@@ -165,6 +165,10 @@ class LogSinkFactory(Protocol):
         """Connect to the log."""
         ...
 
+    def outlasting(self) -> LogSinkFactory:
+        """Return this factory for a query that is under way, whose sinks wait while brokers do not answer."""
+        ...
+
 
 class RowCheck(Protocol):
     """Checks rows while they are staged. Picklable."""

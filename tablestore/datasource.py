@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
 from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
-from tablestore.spark.query_checkpoint import commit_id_of
+from tablestore.spark.query_checkpoint import check_table, commit_id_of
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
@@ -54,6 +54,8 @@ from tablestore.write.writer import Writer
 
 _COMMITS = "pyspark.sql.worker.python_streaming_sink_runner"
 """The module of the processes in which Spark commits and aborts micro-batches."""
+_BATCH = "streaming.sql.batchId"
+"""The property of Spark's tasks that holds the number of their micro-batch."""
 T = TypeVar("T")
 _OF_CATALOG = "provider"
 """The option that Spark adds for tables of its catalog."""
@@ -108,8 +110,12 @@ class TableStoreDataSource(DataSource):
         if overwrite:
             msg = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
             raise InvalidInputError(msg)
-        # An error here, where Spark only commits or aborts a micro-batch, would hide why the commit has failed.
-        return TableWriter(None if _COMMITS in sys.modules else _Sink.open(options, schema), options.checkpoint)
+        if _COMMITS in sys.modules:
+            # An error here, where Spark only commits or aborts a micro-batch, would hide why the commit has failed.
+            return TableWriter(None, options.checkpoint)
+        sink = _Sink.open(options, schema)
+        check_table(options.checkpoint, options.path, sink.stager.spec.table_id)
+        return TableWriter(sink, options.checkpoint)
 
     def _refuse_create_table(self) -> None:
         """Check that Spark does not ask for ``CREATE TABLE``.
@@ -245,9 +251,12 @@ class _Sink:
         begin_task()
         context = TaskContext.get()
         task = context.partitionId() if context else 0
-        preimages = self.stager.rule.takes_preimages
-        shaped = prepare_batches(batches, self.stager.spec, task, preimages=preimages)
-        return _StagedRows(staged_to_arrow(self.stager, shaped, task).to_pylist(), self)
+        shaped = prepare_batches(batches, self.stager.spec, task, preimages=self.stager.rule.takes_preimages)
+        stager = self.stager
+        if stager.tap is not None and context and int(context.getLocalProperty(_BATCH) or 0) > 0:
+            # Spark does not pass the rows of a micro-batch again when its task has failed.
+            stager = replace(stager, tap=stager.tap.outlasting())
+        return _StagedRows(staged_to_arrow(stager, shaped, task).to_pylist(), self)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
         """Commit and publish what tasks staged; remove the files that no commit lists (``abort`` does not).
@@ -267,7 +276,7 @@ class _Sink:
         except (NotFoundError, TableReplacedError):
             self.stager.remove(staged)
             raise
-        writer = Writer(table, table.publisher(), TableContext.publisher)
+        writer = Writer(table, outlast(table.publisher), TableContext.publisher)
         try:
             landed = None if commit_id is None else outlast(partial(writer.publish_landed, commit_id))
             if landed is None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import InvalidInputError, TableReplacedError
 from snapshot.records import CommitId
 from snapshot.storage import Storage
+
+SINK = "tablestore-sink"
+"""The file in a checkpoint that holds the id of the table into which its query writes."""
 
 
 def query_id(checkpoint: str) -> str:
@@ -35,3 +38,28 @@ def commit_id_of(checkpoint: str, batch: int) -> CommitId:
     # A digest, because a URL may hold a credential.
     place = hashlib.sha256(Storage.at(checkpoint).root.encode()).hexdigest()[:32]
     return CommitId(query_id(checkpoint), batch, durable=True, checkpoint_id=f"checkpoint-{place}")
+
+
+def check_table(checkpoint: str, path: str, table_id: str) -> None:
+    """Check that a query writes into the table into which it began to write; store the table's id on the first call.
+
+    Args:
+        checkpoint: the query's checkpoint folder.
+        path: the table's path, for messages.
+        table_id: the table's id.
+
+    Raises:
+        TableReplacedError: it began with another table.
+    """
+    folder = Storage.at(checkpoint)
+    known = folder.read(SINK)
+    if known is None:
+        folder.put(SINK, table_id.encode())
+    elif known.decode() != table_id:
+        msg = (
+            f"table {path!r}: the query of checkpoint {checkpoint!r} began to write into another table, so this one "
+            "lacks what the query has read before. Was the table dropped and created again? Nothing was written. "
+            f"Start the query with a new checkpoint to read everything again, or delete {folder.path(SINK)!r} to write "
+            "only what follows."
+        )
+        raise TableReplacedError(msg)

@@ -13,7 +13,7 @@ from log_system.kafka.client.secrets import ClientValue
 from log_system.outages import Outages
 from tablestore.context import TableContext
 from tablestore.spark.connect import micro_batch
-from tablestore.spark.query_checkpoint import commit_id_of
+from tablestore.spark.query_checkpoint import check_table, commit_id_of
 from tablestore.table.spark_handle import SparkHandle
 from tablestore.write.frame_input import stage_frame
 
@@ -54,7 +54,9 @@ class BatchWriter:
             self._outages.outlast(write)
 
     def _opened(self, spark: SparkSession) -> SparkHandle:
-        return SparkHandle(spark, TableContext.open(self._path, self._runtime, self._allowed, self._table_id))
+        table = TableContext.open(self._path, self._runtime, self._allowed, self._table_id)
+        check_table(self._checkpoint, self._path, self._table_id)
+        return SparkHandle(spark, table)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle; the copy opens the table itself."""

@@ -20,6 +20,7 @@ from log_system.kafka.client.errors import translate
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import check_topic_is_own
 from log_system.kafka.record_limits import record_limit
+from log_system.outages import Outages
 from log_system.thread_local_cache import ThreadLocalCache
 from snapshot.records import SentRange
 
@@ -33,6 +34,8 @@ class KafkaLogSinkFactory:
     """Opens sinks of one table's log. Picklable."""
 
     log: KafkaLog
+    is_under_way: bool = False
+    """Whether sinks wait while brokers do not answer, as ``Outages`` does."""
 
     def open(self) -> KafkaLogSink:
         """Open a sink with an idempotent producer: one attempt's records are neither lost, duplicated nor reordered.
@@ -41,10 +44,19 @@ class KafkaLogSinkFactory:
             DataLostError: the topic was created again, as a table that was dropped and created again has done.
             NotFoundError: the topic was deleted.
         """
-        check_topic_is_own(self.log)
-        limit = record_limit(self.log.client, self.log.topic)
+        outlast = Outages(was_answered=self.is_under_way).outlast
+        outlast(partial(check_topic_is_own, self.log))
+        limit = outlast(partial(record_limit, self.log.client, self.log.topic))
         log = self.log if limit is None else replace(self.log, batch_bytes_max=limit.batch_bytes)
-        return KafkaLogSink(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **log.batching())))
+        overrides = log.batching()
+        if self.is_under_way:
+            log = replace(log, client=log.client.outlasting())
+            overrides["message.timeout.ms"] = int(1000 * log.client.wait_seconds)
+        return KafkaLogSink(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **overrides)))
+
+    def outlasting(self) -> KafkaLogSinkFactory:
+        """Return this factory for a query that is under way, whose sinks wait while brokers do not answer."""
+        return replace(self, is_under_way=True)
 
 
 class KafkaLogSink:

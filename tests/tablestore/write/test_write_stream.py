@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError, UnavailableError
 from tablestore import TableStore
+from tablestore.spark.query_checkpoint import SINK
 from tablestore.write import publish
 from tests.harness.faults import failing
 from tests.harness.local_writes import drain
 from tests.harness.spark_tables import AVAILABLE, changes, forget_last_commit, frame, make, rows
+from tests.harness.suspend import PATIENT, suspend
 from tests.harness.table_audit import assert_log_is_table
 
 BY_HANDLE, BY_FORMAT = "write_stream", "format"
+STEADY = {"processingTime": "0 seconds"}
 
 
 @pytest.fixture
@@ -33,14 +41,19 @@ def sink(spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], 
     return make(spark, tmp_path / "sink", servers, topic())
 
 
+def begin(
+    way: str, stream: DataFrame, sink: TableStore, checkpoint: Path, mode: str = "append",
+    trigger: Mapping[str, Any] = AVAILABLE,
+) -> StreamingQuery:  # fmt: skip
+    if way == BY_HANDLE:
+        return sink.write_stream(stream, checkpoint=checkpoint, output_mode=mode, trigger=trigger)
+    writer = stream.writeStream.format("tablestore").option("checkpointLocation", str(checkpoint))
+    return writer.option("path", sink.path).outputMode(mode).trigger(**trigger).start()
+
+
 def run(way: str, stream: DataFrame, sink: TableStore, checkpoint: Path, mode: str = "append") -> None:
     """Run the query to the end of what there is."""
-    if way == BY_HANDLE:
-        query = sink.write_stream(stream, checkpoint=checkpoint, output_mode=mode, trigger=AVAILABLE)
-    else:
-        writer = stream.writeStream.format("tablestore").option("checkpointLocation", str(checkpoint))
-        query = writer.option("path", sink.path).outputMode(mode).trigger(**AVAILABLE).start()
-    query.awaitTermination()
+    begin(way, stream, sink, checkpoint, mode).awaitTermination()
 
 
 def audit(sink: TableStore, servers: str) -> None:
@@ -74,6 +87,30 @@ def test_each_batch_lands_once_across_restarts_and_lost_commit_logs(
     assert rows(sink.read()) == {1: "a", 2: "B", 3: "c", 4: "d"}
     assert sink.snapshots()[0].id == 4
     audit(sink, servers)
+
+
+@pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
+def test_a_query_goes_on_in_no_table_created_again(
+    spark: SparkSession, source: TableStore, tmp_path: Path, way: str
+) -> None:
+    def stream() -> DataFrame:
+        return source.read_stream().select("id", "v")
+
+    checkpoint = tmp_path / "checkpoint"
+    source.write(frame(spark, [(1, "a")]))
+    first = make(spark, tmp_path / "t")
+    run(way, stream(), first, checkpoint)
+    first.drop()
+    source.write(frame(spark, [(2, "b")]))
+    again = make(spark, tmp_path / "t")
+    with pytest.raises(StreamingQueryException, match="began to write into another table") as caught:
+        run(way, stream(), again, checkpoint)
+    assert (again.snapshots()[0].id, list(Path(again.path).rglob("part-*"))) == (0, [])
+    # The message names the file to delete.
+    [named] = [Path(word.strip("'")) for word in str(caught.value).split() if SINK in word]
+    named.unlink()
+    run(way, stream(), again, checkpoint)
+    assert rows(again.read()) == {2: "b"}
 
 
 def test_a_change_feed_of_a_key_table_is_written_with_its_deletes(
@@ -222,13 +259,34 @@ def test_a_query_goes_on_when_publishing_is_possible_again(
     audit(sink, servers)
 
 
+@pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
+def test_a_query_waits_for_the_broker_of_an_eventual_log(
+    spark: SparkSession, source: TableStore, tmp_path: Path, topic: Callable[[], str], way: str
+) -> None:
+    with LocalKafka(properties=PATIENT) as broker:
+        options = {"log__consistency": "eventual", "log__request_timeout": "1 s"}
+        sink = make(spark, tmp_path / "sink", broker.bootstrap_servers, topic(), **options)
+        source.write(frame(spark, [(1, "a")]))
+        query = begin(way, source.read_stream().select("id", "v"), sink, tmp_path / "checkpoint", trigger=STEADY)
+        query.processAllAvailable()
+        suspend(broker.pid)
+        source.write(frame(spark, [(2, "b")]))
+        # Several times as long as a request may take.
+        query.awaitTermination(10)
+        os.kill(broker.pid, signal.SIGCONT)
+        query.processAllAvailable()
+        query.stop()
+        assert rows(sink.read()) == {1: "a", 2: "b"}
+        assert not sink.verify().differences
+
+
 def test_a_handle_can_be_used_while_its_stream_runs(
     spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path
 ) -> None:
     query = sink.write_stream(
         source.read_stream().select("id", "v"),
         checkpoint=tmp_path / "checkpoint",
-        trigger={"processingTime": "0 seconds"},
+        trigger=STEADY,
         query_name="steady",
     )
     try:
