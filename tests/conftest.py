@@ -207,7 +207,16 @@ class BySession(LoadScopeScheduling):
 
 @cache
 def _uses_spark(file: str) -> bool:
-    return re.search(r"\bspark\b[:,)]|tests\.cluster", (Path(__file__).parent.parent / file).read_text()) is not None
+    """Return whether a file is for the processes with a Spark session, by what its tests ask for."""
+    text = (Path(__file__).parent.parent / file).read_text()
+    return re.search(r"\bspark\b[:,)]|\bcatalog: Catalog\b|tests\.cluster", text) is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a test that would start a session in a process without: to start one and warm it up is dear."""
+    if "spark" in getattr(item, "fixturenames", ()) and not _uses_spark(item.nodeid.split("::", 1)[0]):
+        pytest.fail("this test gets 'spark' by a fixture that _uses_spark does not know; add it there", pytrace=False)
 
 
 @pytest.hookimpl(optionalhook=True)
