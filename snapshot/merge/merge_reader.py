@@ -84,6 +84,19 @@ class ChangeFile:
     size: int = 0
 
 
+@dataclass(frozen=True)
+class BucketFiles:
+    """The files with the rows of a bucket in one snapshot. Picklable.
+
+    Attributes:
+        base: Its base files.
+        changes: The change files that are not yet merged into the base.
+    """
+
+    base: tuple[BaseFile, ...] = ()
+    changes: tuple[ChangeFile, ...] = ()
+
+
 class MergeReader:
     """Merges and sorts the files of one table, single-threaded, in bounded memory, spilling to disk. A context manager.
 

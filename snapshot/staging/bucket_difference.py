@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
-from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
+from snapshot.merge.merge_reader import BaseFile, BucketFiles, ChangeFile, MergeReader
 from snapshot.merge.numbered_columns import columns_of, exactly, keys_of, load_numbered, same_key, same_row
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
@@ -18,19 +18,6 @@ from snapshot.staging.stage import change_file_schema
 from snapshot.storage import Storage
 
 _MEMORY = "256MB"
-
-
-@dataclass(frozen=True)
-class State:
-    """The rows of a bucket in one snapshot. Picklable.
-
-    Attributes:
-        base: its base files.
-        changes: the change files that the base does not contain yet.
-    """
-
-    base: tuple[BaseFile, ...] = ()
-    changes: tuple[ChangeFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,8 +34,8 @@ class BucketDifference:
 
     storage: Storage
     spec: TableSpec
-    now: State
-    then: State
+    now: BucketFiles
+    then: BucketFiles
     between: tuple[ChangeFile, ...] | None
 
     def changes(self) -> Iterator[pa.RecordBatch]:
@@ -65,8 +52,8 @@ class BucketDifference:
             ) as engine,
         ):
             asked = None if self.between is None else self._keys(session, engine, self.between)
-            for name, state in (("now", self.now), ("was", self.then)):
-                load_numbered(session, name, self.spec.arrow, engine.merged(state.base, state.changes, keys=asked))
+            for name, files in (("now", self.now), ("was", self.then)):
+                load_numbered(session, name, self.spec.arrow, engine.merged(files.base, files.changes, keys=asked))
             yield from read(session, self._query(), [], change_file_schema(self.spec))
 
     def _keys(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, between: Sequence[ChangeFile]) -> pa.Table:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from snapshot.arrow_slices import unsliced
 from snapshot.merge.aggregate_sql import merge
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
-from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
+from snapshot.merge.merge_reader import BucketFiles, MergeReader
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.merge.numbered_columns import columns_of, keys_of, load_numbered, names_in, numbered, same_key, same_row
 from snapshot.row_kind import KIND, RowKind
@@ -51,16 +51,14 @@ class Lookup:
         snapshot: the snapshot.
         storage: the table's root folder.
         spec: the table.
-        base: for each bucket, its base files.
-        changes: for each bucket, the change files not yet merged into the base.
+        files: the files of each bucket that has any.
         tombstones: for each bucket, the sizes of its tombstone files (``parquet_writer.py``) by their paths.
     """
 
     snapshot: int
     storage: Storage
     spec: TableSpec
-    base: Mapping[int, tuple[BaseFile, ...]]
-    changes: Mapping[int, tuple[ChangeFile, ...]]
+    files: Mapping[int, BucketFiles]
     tombstones: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     def resolve(
@@ -133,12 +131,13 @@ class Lookup:
             yield from self._rows(engine, bucket, keys)
 
     def _rows(self, engine: MergeReader, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        return engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=keys)
+        files = self.files.get(bucket, BucketFiles())
+        return engine.merged(files.base, files.changes, keys=keys)
 
     def _look_up(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, bucket: int, rule: MergeRule) -> None:
         """Create the table ``old`` of existing rows with new keys and, if the rule merges tombstones, ``graves``."""
         old: Iterator[pa.RecordBatch] = iter(())
-        if self.base.get(bucket) or self.changes.get(bucket):
+        if bucket in self.files:
             keys = ", ".join(keys_of(self.spec))
             asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
             old = self._rows(engine, bucket, asked)

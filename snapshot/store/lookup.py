@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from snapshot.delta.log import DataFile
-from snapshot.merge.merge_reader import BaseFile
+from snapshot.merge.merge_reader import BaseFile, BucketFiles
 from snapshot.schema.system_columns import BUCKET
 from snapshot.staging.changelog_lookup import Lookup
+from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import TableFiles
 
 
@@ -20,11 +21,21 @@ def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
         NotFoundError: the snapshot's files are no longer known.
     """
     layout = table.layout(snapshot_id)
-    base = {b: tuple(base_file(table, f) for f in held) for b, held in by_bucket(layout.base).items()}
-    changes = {b: tuple(map(table.change_file, held)) for b, held in by_bucket(layout.changes).items()}
     path_of = table.log.storage.path
     tombstones = {b: {path_of(f.path): f.size for f in held} for b, held in by_bucket(layout.tombstones).items()}
-    return Lookup(snapshot_id, table.storage, table.spec, base, changes, tombstones)
+    return Lookup(snapshot_id, table.storage, table.spec, files_by_bucket(table, layout), tombstones)
+
+
+def files_by_bucket(table: TableFiles, layout: SnapshotFiles) -> dict[int, BucketFiles]:
+    """Return the files of each bucket of a snapshot that has any."""
+    base, changes = by_bucket(layout.base), by_bucket(layout.changes)
+    return {
+        bucket: BucketFiles(
+            tuple(base_file(table, file) for file in base.get(bucket, ())),
+            tuple(map(table.change_file, changes.get(bucket, ()))),
+        )
+        for bucket in sorted(base.keys() | changes.keys())
+    }
 
 
 def base_file(table: TableFiles, file: DataFile) -> BaseFile:
@@ -35,7 +46,7 @@ def base_file(table: TableFiles, file: DataFile) -> BaseFile:
     return BaseFile(table.storage.path(file.path), values, file.size)
 
 
-def by_bucket(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:
+def by_bucket(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
     """Return files of a table with a key by their bucket."""
     found: dict[int, list[DataFile]] = {}
     for file in files:

@@ -5,11 +5,10 @@ In a table without a primary key, compaction rewrites small files of a partition
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from snapshot.delta.log import DataFile
@@ -21,13 +20,13 @@ from snapshot.schema.system_columns import BUCKET, SNAPSHOT
 from snapshot.staging.parquet_writer import PartitionedFiles, removed_on_error
 from snapshot.staging.tombstones import GatherTask, gather
 from snapshot.storage import Storage
-from snapshot.store.lookup import base_file
+from snapshot.store.lookup import base_file, by_bucket, files_by_bucket
 from snapshot.store.replace_files import replace_files
 from snapshot.store.snapshot_files import SnapshotFiles, merged_info
 from snapshot.store.table_files import TableFiles, root_schema
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
-from tablestore.maintenance.run_tasks import RunTasks
+from tablestore.maintenance.run_tasks import RunTasks, as_result, files_in
 from tablestore.options.value_types import FOREVER
 from tablestore.read.splits import MergedSplit
 
@@ -95,8 +94,7 @@ def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         return None
     # Step 1.
     tasks = _tasks(table, spec, layout)
-    results = run_tasks(tasks, _merge_bucket)
-    added = [DataFile(**each) for result in results for each in json.loads(result)]
+    added = files_in(run_tasks(tasks, _merge_bucket))
     # Step 2.
     touched = {str(task.bucket) for task in tasks}
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
@@ -217,8 +215,7 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         BucketTask(files.storage, spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
         for group in groups
     ]
-    results = run_tasks(tasks, _merge_bucket)
-    added = [DataFile(**each) for result in results for each in json.loads(result)]
+    added = files_in(run_tasks(tasks, _merge_bucket))
     # Step 2.
     version = replace_files(files.base_table, added, [file for group in groups for file in group])
     if version is None:
@@ -228,17 +225,11 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
 
 
 def _tasks(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> Sequence[BucketTask]:
-    buckets = sorted({int(f.partition[BUCKET] or 0) for f in layout.changes})
+    target_bytes = table.options.write.target_file_size_bytes
     return [
-        BucketTask(
-            storage=table.files.storage,
-            spec=spec,
-            bucket=bucket,
-            base=tuple(base_file(table.files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)),
-            changes=tuple(table.files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)),
-            target_bytes=table.options.write.target_file_size_bytes,
-        )
-        for bucket in buckets
+        BucketTask(table.files.storage, spec, bucket, files.base, files.changes, target_bytes)
+        for bucket, files in files_by_bucket(table.files, layout).items()
+        if files.changes
     ]
 
 
@@ -249,9 +240,6 @@ def _gather_tombstones(
     if not table.rule.buries:
         return [], []
     kept_ms = table.options.merge.delete_retention_ms
-    by_bucket: dict[int, list[DataFile]] = {}
-    for file in layout.tombstones:
-        by_bucket.setdefault(int(file.partition[BUCKET] or 0), []).append(file)
     tasks = [
         GatherTask(
             storage=table.files.log.storage,
@@ -262,19 +250,18 @@ def _gather_tombstones(
             staged_after_ms=0 if kept_ms == FOREVER else table.files.storage.now_ms() - kept_ms,
             target_bytes=table.options.write.target_file_size_bytes,
         )
-        for bucket, files in sorted(by_bucket.items())
+        for bucket, files in sorted(by_bucket(layout.tombstones).items())
         if len(files) > 1
     ]
-    results = run_tasks(tasks, _gather) if tasks else []
+    gathered = files_in(run_tasks(tasks, _gather)) if tasks else []
     scattered = [file for task in tasks for file in task.files]
     newest = str(layout.snapshot)
-    gathered = [DataFile(**each) for result in results for each in json.loads(result)]
     return [replace(file, partition={**file.partition, SNAPSHOT: newest}) for file in gathered], scattered
 
 
 def _gather(task: GatherTask) -> str:
     """Combine a bucket's tombstone files. Runs in a Spark task."""
-    return json.dumps([asdict(file) for file in gather(task)])
+    return as_result(gather(task))
 
 
 def _merge_bucket(task: BucketTask) -> str:
@@ -289,4 +276,4 @@ def _merge_bucket(task: BucketTask) -> str:
     with removed_on_error(writer.writers, storage):
         for batch in merged.read():
             writer.write(batch)
-        return json.dumps([asdict(file) for file in writer.close()])
+        return as_result(writer.close())

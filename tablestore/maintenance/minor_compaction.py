@@ -7,10 +7,9 @@ earlier snapshots keep theirs, and publishing reads the files that a snapshot's 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from snapshot.delta.log import DataFile
 from snapshot.merge.merge_reader import ChangeFile, MergeReader
@@ -23,7 +22,7 @@ from snapshot.store.lookup import by_bucket
 from snapshot.store.replace_files import replace_files
 from snapshot.store.snapshot_files import SnapshotFiles, combined_prefix, snapshots_of
 from tablestore.context import TableContext
-from tablestore.maintenance.run_tasks import RunTasks
+from tablestore.maintenance.run_tasks import RunTasks, as_result, files_in
 
 logger = logging.getLogger("tablestore")
 _ROWS_MAX = 1_000_000
@@ -125,8 +124,7 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
         )
         for bucket, held in sorted(by_bucket(files).items())
     ]
-    results = run_tasks(tasks, _combine_bucket)
-    written = [DataFile(**each) for result in results for each in json.loads(result)]
+    written = files_in(run_tasks(tasks, _combine_bucket))
     added = [replace(file, partition={**file.partition, SNAPSHOT: str(last)}) for file in written]
     # Step 2.
     version = replace_files(store.log, added, files)
@@ -152,4 +150,4 @@ def _combine_bucket(task: MinorTask) -> str:
     with removed_on_error({0: writer}, task.storage), engine:
         for batch in engine.last_changes(task.changes):
             writer.write(relabelled(batch, schema))
-        return json.dumps([asdict(file) for file in writer.close()])
+        return as_result(writer.close())

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from snapshot.merge.merge_reader import ChangeFile
+from snapshot.merge.merge_reader import BucketFiles, ChangeFile
 from snapshot.merge.merge_rules import LAST_ROW
 from snapshot.records import Snapshot
-from snapshot.schema.system_columns import BUCKET
-from snapshot.staging.bucket_difference import BucketDifference, State
+from snapshot.staging.bucket_difference import BucketDifference
 from snapshot.staging.stage import StagedFile, Stager
 from snapshot.staging.task_results import accept_staged, staged_to_arrow
 from snapshot.storage import Storage
-from snapshot.store.lookup import base_file
-from snapshot.store.snapshot_files import SnapshotFiles
+from snapshot.store.lookup import by_bucket, files_by_bucket
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
+from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.writer import Writer
@@ -42,10 +39,6 @@ class CopyTask:
     storage: Storage
     source: str
     name: str
-
-
-RunTasks = Callable[[Sequence[RollbackTask], Callable[[RollbackTask], str]], list[str]]
-"""A function that runs work on each task at least once and returns the results in the order of the tasks."""
 
 
 def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point) -> Snapshot | None:
@@ -83,7 +76,7 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
     return writer.write(stage, kind="rollback")
 
 
-def _replaced(files: TableFiles, run_tasks: Any, then: int, now: int) -> tuple[list[StagedFile], Replaced]:
+def _replaced(files: TableFiles, run_tasks: RunTasks, then: int, now: int) -> tuple[list[StagedFile], Replaced]:
     """Return copies of the files removed since a snapshot, and the files added since, which they replace.
 
     Files are copied under new names because a file name is added only once in a table's life.
@@ -103,33 +96,24 @@ def _copy(task: CopyTask) -> str:
 
 
 def _tasks(files: TableFiles, stager: Stager, now: int, then: int) -> list[RollbackTask]:
-    after, before = files.layout(now), files.layout(then)
-    changed = None if then < files.oldest(fresh=False) else _changed_after(files, then, now)
-    tasks: list[RollbackTask] = []
-    for bucket in range(stager.buckets):
-        between = None if changed is None else changed.get(bucket, ())
-        if between != ():
-            states = _state(files, after, bucket), _state(files, before, bucket)
-            difference = BucketDifference(files.storage, files.spec, *states, between)
-            tasks.append(RollbackTask(stager, bucket, difference))
-    return tasks
-
-
-def _changed_after(files: TableFiles, then: int, now: int) -> dict[int, tuple[ChangeFile, ...]]:
-    """Return the change files of the snapshots after ``then``, by bucket, including those compacted since."""
-    by_bucket: dict[int, tuple[ChangeFile, ...]] = {}
-    for snapshot in range(then + 1, now + 1):
-        for file in files.log.commit_at(snapshot).added:
-            bucket = int(file.partition[BUCKET] or 0)
-            by_bucket[bucket] = (*by_bucket.get(bucket, ()), files.change_file(file))
-    return by_bucket
-
-
-def _state(files: TableFiles, layout: SnapshotFiles, bucket: int) -> State:
-    return State(
-        tuple(base_file(files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)),
-        tuple(files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)),
-    )
+    after, before = (files_by_bucket(files, files.layout(snapshot)) for snapshot in (now, then))
+    if then < files.oldest(fresh=False):
+        between: dict[int, tuple[ChangeFile, ...] | None] = dict.fromkeys(after.keys() | before.keys())
+    else:
+        # Those that have been compacted since are among them.
+        added = by_bucket(file for each in range(then + 1, now + 1) for file in files.log.commit_at(each).added)
+        between = {bucket: tuple(map(files.change_file, held)) for bucket, held in added.items()}
+    nothing = BucketFiles()
+    return [
+        RollbackTask(
+            stager,
+            bucket,
+            BucketDifference(
+                files.storage, files.spec, after.get(bucket, nothing), before.get(bucket, nothing), changes
+            ),
+        )
+        for bucket, changes in sorted(between.items())
+    ]
 
 
 def _stage_bucket(task: RollbackTask) -> str:

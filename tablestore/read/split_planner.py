@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from snapshot.delta.log import DataFile
-from snapshot.merge.merge_reader import BaseFile
 from snapshot.merge.predicate import Predicate
 from snapshot.records import Snapshot, Split
 from snapshot.schema.spec import TableSpec
@@ -47,30 +47,24 @@ def snapshot_splits(
         NotFoundError: the snapshot's files are no longer known.
     """
     layout = table.layout(snapshot) if isinstance(snapshot, int) else snapshot
-    spec = spec or table.spec
+    splitter = _Splitter(table, spec or table.spec, None if columns is None else tuple(columns), predicate)
     kept = in_kept_partitions(table.spec, layout.base, predicate)
-    if not spec.has_key:
-        return _splits(table, spec, kept, [], tasks, columns, predicate)
+    if not splitter.spec.has_key:
+        return splitter.splits(kept, [], tasks)
     base = by_bucket(kept)
     changes = by_bucket(layout.changes)
     buckets = sorted(base.keys() | changes.keys()) if bucket is None else [bucket]
     if len(buckets) < tasks and not whole_buckets:
         share = max(1, tasks // max(1, len(buckets)))
         return [
-            split
-            for each in buckets
-            for split in _splits(table, spec, base.get(each, []), changes.get(each, []), share, columns, predicate)
+            split for each in buckets for split in splitter.splits(base.get(each, []), changes.get(each, []), share)
         ]
     sizes = [sum(file.size for file in [*base.get(each, []), *changes.get(each, [])]) for each in buckets]
     heaps = spread(buckets, sizes, min(len(buckets), max(tasks, -(-sum(sizes) // _SPLIT_BYTES_MAX))))
     return [
-        _split(
-            table,
-            spec,
-            [base_file(table, file) for each in heap for file in base.get(each, [])],
+        splitter.split(
+            [file for each in heap for file in base.get(each, [])],
             [file for each in heap for file in changes.get(each, [])],
-            columns=columns,
-            predicate=predicate,
         )
         for heap in heaps
     ]
@@ -78,14 +72,12 @@ def snapshot_splits(
 
 def initial_bucket_splits(table: TableFiles, snapshot: Snapshot) -> dict[int, Split]:
     """Return a split of the rows of each bucket that has any, as the initial inserts of a stream."""
-    layout = table.layout(snapshot.id)
+    layout, splitter = table.layout(snapshot.id), _Splitter(table, table.spec)
     base, changes = by_bucket(layout.base), by_bucket(layout.changes)
-    found: dict[int, Split] = {}
-    for bucket in sorted(base.keys() | changes.keys()):
-        files = [base_file(table, file) for file in base.get(bucket, [])]
-        rows = _split(table, table.spec, files, changes.get(bucket, []), columns=None)
-        found[bucket] = InitialSplit(rows, snapshot)
-    return found
+    return {
+        bucket: InitialSplit(splitter.split(base.get(bucket, []), changes.get(bucket, [])), snapshot)
+        for bucket in sorted(base.keys() | changes.keys())
+    }
 
 
 def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec, *, tasks: int) -> list[Split]:
@@ -105,7 +97,8 @@ def changed_row_splits(
     table: TableFiles, layout: SnapshotFiles, spec: TableSpec, columns: Sequence[str], *, tasks: int
 ) -> list[Split]:
     """Return splits of a snapshot's rows with the keys of ``changed_key_splits``; ``columns`` are those to read."""
-    return [_split(table, spec, (), heap, columns=columns) for heap in _heaps_of_buckets(layout.changes, tasks)]
+    splitter = _Splitter(table, spec, tuple(columns))
+    return [splitter.split([], heap) for heap in _heaps_of_buckets(layout.changes, tasks)]
 
 
 def initial_splits(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Split]:
@@ -113,46 +106,35 @@ def initial_splits(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list
     return [InitialSplit(part, snapshot) for part in snapshot_splits(table, snapshot.id, tasks=tasks)]
 
 
-def _splits(
-    table: TableFiles,
-    spec: TableSpec,
-    base: Sequence[DataFile],
-    changes: Sequence[DataFile],
-    tasks: int,
-    columns: Sequence[str] | None,
-    predicate: Predicate | None,
-) -> list[MergedSplit]:
-    size = sum(f.size for f in base)
-    count = max(1, min(tasks, size // _SPLIT_BYTES_MIN))
-    heaps = spread([base_file(table, f) for f in base], [f.size for f in base], count) or [[]]
-    return [
-        _split(table, spec, heap, changes, columns=columns, predicate=predicate, emit_changes=number == 0)
-        for number, heap in enumerate(heaps)
-        if heap or changes
-    ]
+@dataclass(frozen=True)
+class _Splitter:
+    """Makes splits that differ in their files only."""
 
+    table: TableFiles
+    spec: TableSpec
+    columns: tuple[str, ...] | None = None
+    predicate: Predicate | None = None
 
-def _split(
-    table: TableFiles,
-    spec: TableSpec,
-    base: Sequence[BaseFile],
-    changes: Sequence[DataFile],
-    *,
-    columns: Sequence[str] | None,
-    predicate: Predicate | None = None,
-    emit_changes: bool = True,
-) -> MergedSplit:
-    return MergedSplit(
-        storage=table.storage,
-        schema=spec.arrow,
-        stored=spec.physical,
-        primary_key=spec.primary_key,
-        base=tuple(base),
-        changes=tuple(map(table.change_file, changes)),
-        columns=None if columns is None else tuple(columns),
-        predicate=predicate,
-        emit_changes=emit_changes,
-    )
+    def splits(self, base: Sequence[DataFile], changes: Sequence[DataFile], tasks: int) -> list[MergedSplit]:
+        """Return splits of a bucket, each of a part of its base, as far as the base is large enough for several."""
+        count = max(1, min(tasks, sum(f.size for f in base) // _SPLIT_BYTES_MIN))
+        heaps = spread(base, [f.size for f in base], count) or [[]]
+        return [
+            self.split(heap, changes, emit_changes=number == 0) for number, heap in enumerate(heaps) if heap or changes
+        ]
+
+    def split(self, base: Sequence[DataFile], changes: Sequence[DataFile], *, emit_changes: bool = True) -> MergedSplit:
+        return MergedSplit(
+            storage=self.table.storage,
+            schema=self.spec.arrow,
+            stored=self.spec.physical,
+            primary_key=self.spec.primary_key,
+            base=tuple(base_file(self.table, file) for file in base),
+            changes=tuple(map(self.table.change_file, changes)),
+            columns=self.columns,
+            predicate=self.predicate,
+            emit_changes=emit_changes,
+        )
 
 
 def _heaps_of_buckets(files: Sequence[DataFile], tasks: int) -> list[list[DataFile]]:
