@@ -161,6 +161,16 @@ class TableContext:
         """Return a publisher of the table's log, as ``LogSystem.publisher`` does."""
         return self.log.publisher(run_tasks)
 
+    @contextmanager
+    def open_publisher(self) -> Iterator[LogPublisher | None]:
+        """Open a publisher of the table's log, None without a log, and close its connections at the end."""
+        publisher = self.publisher()
+        try:
+            yield publisher
+        finally:
+            if publisher is not None:
+                publisher.discard()
+
     def check_says_deletes(self, verb: str, *, all_rows: bool = False) -> None:
         """Check that the log can express the changes of a statement that deletes or replaces rows.
 

@@ -50,13 +50,8 @@ def verify(
 def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Repair the log index, the register and the end of the log. Exits with code 1 if differences remain."""
     table = TableContext.open(path, client_options(option))
-    publisher = table.publisher()
-    try:
-        with progress_bar("Repairing the log") as progress:
-            done = table.log.repair(publisher, partial(recover, table, publisher), progress)
-    finally:
-        if publisher is not None:
-            publisher.discard()
+    with table.open_publisher() as publisher, progress_bar("Repairing the log") as progress:
+        done = table.log.repair(publisher, partial(recover, table, publisher), progress)
     if as_json:
         _show_json(done.report, {"actions": done.actions, "advice": done.advice})
     else:

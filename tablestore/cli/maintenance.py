@@ -76,17 +76,11 @@ def rollback(
     from tablestore.write.writer import Writer  # noqa: PLC0415
 
     table = TableContext.open(path, client_options(option))
-    publisher = table.publisher()
-    try:
+    with table.open_publisher() as publisher:
         snapshot = rollback_table(table, Writer(table, publisher), run_in_threads, to)
-    finally:
-        if publisher is not None:
-            publisher.discard()
     if as_json:
-        print_json(
-            console,
-            {"snapshot": None if snapshot is None else snapshot.id, "rows": 0 if snapshot is None else snapshot.rows},
-        )
+        done = {"snapshot": None, "rows": 0} if snapshot is None else {"snapshot": snapshot.id, "rows": snapshot.rows}
+        print_json(console, done)
     elif snapshot is None:
         console.print("Nothing differs.", highlight=False)
     else:

@@ -79,8 +79,8 @@ def serve(  # noqa: PLR0913, PLR0917 - every option of the command
         msg = "serve: expected folders of tables, or --warehouse; got neither."
         raise InvalidInputError(msg)
     try:
+        from tablestore.service.attempts import Schedule  # noqa: PLC0415
         from tablestore.service.service import Service  # noqa: PLC0415 - an extra of the package
-        from tablestore.service.watcher import Schedule  # noqa: PLC0415
         from tablestore.service.web import http_server  # noqa: PLC0415
     except ImportError as error:
         msg = "serve needs the package prometheus-client: pip install tablestore[serve]."

@@ -1,4 +1,4 @@
-"""Attempts at work on a table that the service repeats until they succeed."""
+"""How often the service works on a table, and the attempts at that, which it repeats until they succeed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ from typing import Self
 from snapshot.errors import TableStoreError
 
 logger = logging.getLogger("tablestore")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often the service looks at a table and works on it, in seconds.
+
+    Attributes:
+        poll: between looks at a table.
+        grace: how long the log may stay behind without progress before the watcher publishes: a live writer's own
+            publishing takes less. It is doubled, up to four times as long, where a writer was slow but alive.
+        maintain: between checks whether compaction or expiry is due.
+        verify: between comparisons of new snapshots in log and table; None for never.
+        verify_whole: between comparisons of the whole log with the table.
+        retry: before the next attempt after an error.
+    """
+
+    poll: float = 0.2
+    grace: float = 0.5
+    maintain: float = 30.0
+    verify: float | None = None
+    verify_whole: float = 86_400.0
+    retry: float = 2.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from threading import Event
 
 from snapshot.errors import NotFoundError, TableReplacedError
-from tablestore.service.attempts import Attempts
+from tablestore.service.attempts import Attempts, Schedule
 from tablestore.service.served_table import ServedTable
 from tablestore.write.metrics import Observer
 
@@ -14,33 +14,23 @@ from tablestore.write.metrics import Observer
 class TableMaintainer:
     """Maintains one table as its options say, in one thread. Any number of maintainers may maintain a table."""
 
-    def __init__(
-        self,
-        path: str,
-        options: Mapping[str, object],
-        *,
-        every: float = 30.0,
-        retry: float = 2.0,
-        observer: Observer | None = None,
-    ) -> None:
+    def __init__(self, path: str, options: Mapping[str, object], schedule: Schedule, observer: Observer | None) -> None:
         """Maintain the table at ``path``; nothing is opened yet.
 
         Args:
             path: the table's folder.
             options: Kafka client options that are not stored with the table.
-            every: seconds between checks whether compaction or expiry is due.
-            retry: seconds before the next attempt after an error.
+            schedule: how often to check whether compaction or expiry is due.
             observer: told of each compaction and expiry.
         """
         self.attempts = Attempts()
         self._path = path
-        self._every = every
-        self._retry = retry
+        self._schedule = schedule
         self._table = ServedTable(path, options, observer)
 
     def run(self, stop: Event) -> None:
         """Maintain the table until ``stop`` is set. Errors are logged, kept in ``attempts``, and tried again."""
-        while not stop.wait(self._retry if self.attempts.error else self._every):
+        while not stop.wait(self._schedule.retry if self.attempts.error else self._schedule.maintain):
             try:
                 self.maintain()
                 self.attempts = self.attempts.succeeded()

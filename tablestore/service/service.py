@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from snapshot.errors import TableStoreError
 from snapshot.messages import counted
+from tablestore.service.attempts import Schedule
 from tablestore.service.metrics import ServiceMetrics
 from tablestore.service.verifier import Throttle
-from tablestore.service.watcher import Schedule, TableState, TableWatcher
+from tablestore.service.watcher import TableState, TableWatcher
 
 logger = logging.getLogger("tablestore")
 _LIST_SECONDS = 5.0

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from log_system.gate import limited
-from log_system.kafka.client.secrets import wrap
+from log_system.kafka.client.secrets import ClientValue
 from log_system.report import Compared, Difference, Report
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from tablestore.context import TableContext
-from tablestore.service.attempts import Attempts
+from tablestore.service.attempts import Attempts, Schedule
 from tablestore.service.verify_position import Pass, Verified, VerifiedFile
 
 logger = logging.getLogger("tablestore")
@@ -84,38 +84,27 @@ class VerifyState(Attempts):
 class TableVerifier:
     """Compares one table's log with the table in one thread.
 
-    New snapshots are compared every ``every`` seconds. The position is stored with the table, so that a restarted or
-    another service continues there. Damage to what was compared before is found by a comparison of the whole log, which
-    runs every ``whole`` seconds beside the others, in steps. Snapshots with differences are compared again in each
-    round, so that differences vanish once they are repaired.
+    New snapshots are compared every ``Schedule.verify`` seconds. The position is stored with the table, so that a
+    restarted or another service continues there. Damage to what was compared before is found by a comparison of the
+    whole log, which runs every ``Schedule.verify_whole`` seconds beside the others, in steps. Snapshots with
+    differences are compared again in each round, so that differences vanish once they are repaired.
     """
 
     def __init__(
-        self,
-        path: str,
-        *,
-        options: Mapping[str, object] | None = None,
-        every: float | None = None,
-        whole: float = 86_400.0,
-        retry: float = 2.0,
-        throttle: Throttle | None = None,
+        self, path: str, options: Mapping[str, ClientValue], schedule: Schedule, throttle: Throttle | None = None
     ) -> None:
         """Verify the table at ``path``; nothing is opened yet.
 
         Args:
             path: the table's folder.
             options: Kafka client options that are not stored with the table.
-            every: seconds between comparisons of new snapshots; None for never.
-            whole: seconds between comparisons of the whole log.
-            retry: seconds before the next attempt after an error.
+            schedule: how often to compare new snapshots and the whole log.
             throttle: limits the records read; None for no limit.
         """
         self.state = VerifyState()
         self._path = path
-        self._options = wrap(options or {})
-        self._every = every
-        self._whole = whole
-        self._retry = retry
+        self._options = options
+        self._schedule = schedule
         self._throttle = throttle or Throttle(None)
         self._table: TableContext | None = None
         self._stop = Event()
@@ -124,18 +113,18 @@ class TableVerifier:
     def run(self, stop: Event) -> None:
         """Verify until ``stop`` is set. Errors are logged, kept in the state, and tried again."""
         self._stop = stop
-        while self._every is not None and not stop.is_set():
+        while self._schedule.verify is not None and not stop.is_set():
             try:
                 more = self.round()
                 self.state = replace(self.state, error="", running=more)
-                stop.wait(0 if more else self._every)
+                stop.wait(0 if more else self._schedule.verify)
             except _StoppedError:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, it is shown and tried again
                 if isinstance(error, NotFoundError | TableReplacedError):
                     self._table = None
                 self.state = replace(self.state.failed(error, f"table {self._path}: verify"), running=False)
-                stop.wait(self._retry)
+                stop.wait(self._schedule.retry)
 
     def round(self) -> bool:
         """Compare new snapshots, then one step of the whole log if that is due; return whether there is more to do.
@@ -155,7 +144,11 @@ class TableVerifier:
         file = VerifiedFile(table.files.storage)
         held = self._show(file.read(table.spec.table_id))
         now = time.time() * 1000
-        if held.at_ms > self.state.at_ms and now - held.at_ms < (self._every or 0) * 1000 and held.whole is None:
+        if (
+            held.at_ms > self.state.at_ms
+            and now - held.at_ms < (self._schedule.verify or 0) * 1000
+            and held.whole is None
+        ):
             self.state = replace(self.state, at_ms=held.at_ms)
             return False
         self.state = replace(self.state, running=True)
@@ -202,7 +195,7 @@ class TableVerifier:
 
     def _is_whole_due(self, held: Verified) -> bool:
         """Return whether the last comparison of the whole log was too long ago, or dated by a clock that was ahead."""
-        return not 0 <= time.time() * 1000 - held.whole_ms < self._whole * 1000
+        return not 0 <= time.time() * 1000 - held.whole_ms < self._schedule.verify_whole * 1000
 
     def _again(self, table: TableContext, latest: Pass) -> Pass:
         """Compare snapshots that had differences again, and return the pass with the remaining ones."""

@@ -13,7 +13,7 @@ from snapshot.errors import NotFoundError, TableReplacedError
 from snapshot.store.changes import MAINTENANCE
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.service.attempts import Attempts
+from tablestore.service.attempts import Attempts, Schedule
 from tablestore.service.maintainer import TableMaintainer
 from tablestore.service.served_table import ServedTable
 from tablestore.service.verifier import TableVerifier, Throttle, VerifyState
@@ -27,28 +27,6 @@ _ALIVE_SECONDS = 2.0
 """A writer that publishes so soon after the watcher has published in its place was alive: none starts so fast."""
 _LOOK_SECONDS = 5.0
 """How often to read what is merged and the consumers, and to check that the table is still the one that was opened."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How often a watcher looks and works, in seconds.
-
-    Attributes:
-        poll: between looks at a table.
-        grace: how long the log may stay behind without progress before the watcher publishes: a live writer's own
-            publishing takes less. It is doubled, up to four times as long, where a writer was slow but alive.
-        maintain: between checks whether compaction or expiry is due.
-        verify: between comparisons of new snapshots in log and table; None for never.
-        verify_whole: between comparisons of the whole log with the table.
-        retry: before the next attempt after an error.
-    """
-
-    poll: float = 0.2
-    grace: float = 0.5
-    maintain: float = 30.0
-    verify: float | None = None
-    verify_whole: float = 86_400.0
-    retry: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -142,17 +120,8 @@ class TableWatcher:
         self._attempts = Attempts()
         given = wrap(options or {})
         self._schedule = schedule or Schedule()
-        self.maintainer = TableMaintainer(
-            path, given, every=self._schedule.maintain, retry=self._schedule.retry, observer=observer
-        )
-        self.verifier = TableVerifier(
-            path,
-            options=options,
-            every=self._schedule.verify,
-            whole=self._schedule.verify_whole,
-            retry=self._schedule.retry,
-            throttle=throttle,
-        )
+        self.maintainer = TableMaintainer(path, given, self._schedule, observer)
+        self.verifier = TableVerifier(path, given, self._schedule, throttle)
         self._table = ServedTable(path, given, observer)
         self._seen, self._behind_since = -1, 0.0
         self._marks: Sequence[int] = ()

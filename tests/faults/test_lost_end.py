@@ -23,8 +23,8 @@ from log_system.report import DifferenceKind
 from snapshot.errors import DataLostError, FencedError, OutcomeUnknownError
 from tablestore import open_local
 from tablestore.options.read_options import parse_read_options
+from tablestore.service.attempts import Schedule
 from tablestore.service.service import Service
-from tablestore.service.watcher import Schedule
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import feed_schema

@@ -267,12 +267,11 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
 
 def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
     table = scope.context_of(there)
-    publisher = table.publisher()
     options = {
         key: scope.settings.servers(value) if key == LOG_SERVERS else value
         for key, value in reveal(changes.options).items()
     }
-    try:
+    with table.open_publisher() as publisher:
         change_table(
             table,
             changes.columns,
@@ -280,9 +279,6 @@ def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -
             reset_options=changes.reset,
             publish=Writer(table, publisher).publish,
         )
-    finally:
-        if publisher is not None:
-            publisher.discard()
 
 
 def _is_unfinished(scope: Scope, there: Definition) -> bool:

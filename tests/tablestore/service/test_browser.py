@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from tablestore import create_local
+from tablestore.service.attempts import Schedule
 from tablestore.service.service import Service
-from tablestore.service.watcher import Schedule
 from tests.harness.waiting import PATIENCE_SECONDS, until
 from tests.tablestore.service.serving import served, state_of
 

@@ -23,8 +23,8 @@ from tablestore import create_local, open_local
 from tablestore.cli.warehouse import _lister
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.service.attempts import Schedule
 from tablestore.service.service import Service
-from tablestore.service.watcher import Schedule
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import make_table, write
 from tests.harness.table_audit import audit

@@ -19,9 +19,9 @@ from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import LocalTable, create_local, open_local
 from tablestore.context import TableContext
+from tablestore.service.attempts import Schedule
 from tablestore.service.metrics import ServiceMetrics
 from tablestore.service.service import Service
-from tablestore.service.watcher import Schedule
 from tablestore.service.web import http_server
 from tablestore.streaming.consumers import Consumers
 from tablestore.write.writer import Writer

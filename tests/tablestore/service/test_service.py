@@ -21,8 +21,8 @@ from tablestore import create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance import compact
+from tablestore.service.attempts import Schedule
 from tablestore.service.service import Service
-from tablestore.service.watcher import Schedule
 from tablestore.write.writer import Writer
 from tests.harness.faults import preceded
 from tests.harness.local_writes import make_table, write

@@ -20,6 +20,7 @@ from snapshot.storage import Storage
 from tablestore import create_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.service.attempts import Schedule
 from tablestore.service.verifier import TableVerifier, Throttle
 from tablestore.service.verify_position import FILE, Verified, VerifiedFile
 from tests.harness.damage import Damaged
@@ -32,8 +33,10 @@ def table(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Damage
     return Damaged(kafka.bootstrap_servers, topic(), tmp_path / "t")
 
 
-def verifier_of(table: Damaged, **given: Any) -> TableVerifier:
-    return TableVerifier(str(table.path), **{"every": 0.0, "whole": HOUR, **given})
+def verifier_of(
+    table: Damaged, *, every: float = 0.0, whole: float = HOUR, throttle: Throttle | None = None
+) -> TableVerifier:
+    return TableVerifier(str(table.path), {}, Schedule(verify=every, verify_whole=whole), throttle)
 
 
 def finish(verifier: TableVerifier) -> None:
