@@ -25,6 +25,7 @@ import pyarrow.types as pt
 from log_system.formats.changes_schema import PLAIN_TIMESTAMP, any_true, leaves
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import quoted, text_literal
+from snapshot.schema.duckdb_types import type_name
 
 _DAY_MICROS: Final = 86_400_000_000
 _FIRST_DAY: Final = -719_162
@@ -89,18 +90,6 @@ def _thousandths(before: bytes) -> np.ndarray:
     return np.array([b"%s%03d" % (before, number) for number in range(1000)])
 
 
-_FLAT_SQL = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.binary(): "VARCHAR",
-    pa.date32(): "DATE",
-}
 _FIRST_PLAIN_DAY = -719162
 """0001-01-01, in days since 1970. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
 
@@ -149,17 +138,12 @@ def duckdb_type(data_type: pa.DataType) -> pa.DataType:
 
 def json_type(data_type: pa.DataType) -> str:
     """Return the SQL type that ``from_json`` reads for a type from ``duckdb_type``; binary is still base64 text."""
-    if pt.is_decimal(data_type):
-        return f"DECIMAL({data_type.precision},{data_type.scale})"
-    if pt.is_timestamp(data_type):
-        return "TIMESTAMP"
-    if pt.is_list(data_type):
-        return f"{json_type(data_type.value_type)}[]"
-    if pt.is_map(data_type):
-        return f"MAP(VARCHAR, {json_type(data_type.item_type)})"
-    if pt.is_struct(data_type):
-        return f"STRUCT({', '.join(f'{quoted(field.name)} {json_type(field.type)}' for field in data_type)})"
-    return _FLAT_SQL[data_type]
+    return type_name(data_type, blob="VARCHAR")
+
+
+def numbered_types(schema: pa.Schema) -> pa.Schema:
+    """Return columns as DuckDB sees them: named ``c0``, ``c1``, ... and with their ``duckdb_type``."""
+    return pa.schema([pa.field(f"c{number}", duckdb_type(kind)) for number, kind in enumerate(schema.types)])
 
 
 def check_values(rows: pa.RecordBatch) -> None:

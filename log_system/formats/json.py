@@ -52,6 +52,7 @@ from log_system.formats.duckdb_json import (
     is_unusual,
     json_literal,
     json_type,
+    numbered_types,
     object_sql,
     read_sql,
     timestamp_text,
@@ -180,8 +181,7 @@ class JsonFormat:
         check_columns(schema, primary_key)
         self._schema = schema
         self._changes = changes_schema(schema)
-        seen = [pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)]
-        self._seen = pa.schema([*seen, pa.field("kind", pa.int8())])
+        self._seen = numbered_types(schema).append(pa.field("kind", pa.int8()))
         self._key_positions = [schema.get_field_index(name) for name in primary_key]
         self._unusual = [i for i, field in enumerate(schema) if can_be_unusual(field.type)]
         self._timestamps = [i for i, kind in enumerate(schema.types) if pt.is_timestamp(kind)]

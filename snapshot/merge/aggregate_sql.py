@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import type_name
 from snapshot.merge.merge_rules import SKETCHES, ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.numbered_columns import columns_of, keys_of, names_in, same_key
 from snapshot.merge.sketches import register_sketches, unite
 from snapshot.quoting import text_literal
 from snapshot.row_kind import RowKind
+from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.spec import TableSpec
 
 _OLD, _GRAVE = -1, -2

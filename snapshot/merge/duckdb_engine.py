@@ -26,9 +26,10 @@ import pyarrow as pa
 
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
-from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.errors import GONE, CorruptedError, DataLostError, UnavailableError
 from snapshot.merge.remote_files import RemoteFiles
-from snapshot.quoting import quoted, text_literal
+from snapshot.quoting import text_literal
+from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.nested_nulls import cast_to
 from snapshot.schema.system_columns import relabelled
 
@@ -39,46 +40,8 @@ MEMORY_LIMIT = "288MB"
 _NO_SPILL = "max_temp_directory_size"
 """In DuckDB's message, where the disk of its temporary files is full."""
 
-_TYPE_NAMES: dict[pa.DataType, str] = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.large_string(): "VARCHAR",
-    pa.binary(): "BLOB",
-    pa.large_binary(): "BLOB",
-    pa.date32(): "DATE",
-}
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
-
-
-def type_name(data_type: pa.DataType) -> str:
-    """Return the name of the DuckDB type with exactly the values of an Arrow type.
-
-    Raises:
-        InvalidInputError: Delta does not store such a type.
-    """
-    types = pa.types
-    if types.is_timestamp(data_type) and data_type.unit == "us":
-        return "TIMESTAMP" if data_type.tz is None else "TIMESTAMPTZ"
-    if types.is_decimal128(data_type):
-        return f"DECIMAL({data_type.precision},{data_type.scale})"
-    if types.is_list(data_type) or types.is_large_list(data_type):
-        return f"{type_name(data_type.value_type)}[]"
-    if types.is_map(data_type):
-        return f"MAP({type_name(data_type.key_type)}, {type_name(data_type.item_type)})"
-    if types.is_struct(data_type):
-        return f"STRUCT({', '.join(f'{quoted(field.name)} {type_name(field.type)}' for field in data_type)})"
-    name = _TYPE_NAMES.get(data_type)
-    if name is None:
-        message = f"type {data_type}: Delta Lake does not support it in a table column"
-        raise InvalidInputError(message)
-    return name
 
 
 def microseconds(moment: dt.datetime) -> int:

@@ -37,12 +37,12 @@ from snapshot.merge.duckdb_engine import (
     read,
     read_parquet,
     spilling,
-    type_name,
 )
 from snapshot.merge.key_bitmap import KeyBitmap
 from snapshot.merge.predicate import Predicate
 from snapshot.merge.remote_files import remote_files
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.system_columns import SEQ, SNAPSHOT
 
 _EVERY_ROW = Predicate()

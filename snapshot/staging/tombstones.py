@@ -13,10 +13,11 @@ import duckdb
 import pyarrow as pa
 
 from snapshot.delta.log import DataFile
-from snapshot.merge.duckdb_engine import errors_mapped, file_arguments, read, read_parquet, spilling, type_name
+from snapshot.merge.duckdb_engine import errors_mapped, file_arguments, read, read_parquet, spilling
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.merge.numbered_columns import keys_of, names_in, same_key
 from snapshot.merge.remote_files import RemoteFiles, remote_files
+from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
 from snapshot.staging.parquet_writer import TOMBSTONES, ParquetFiles, removed_on_error

@@ -16,7 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from log_system.formats.changes_schema import relabel
-from log_system.formats.duckdb_json import can_be_unusual, check_values, duckdb_type, is_unusual, object_sql, write_sql
+from log_system.formats.duckdb_json import (
+    can_be_unusual,
+    check_values,
+    is_unusual,
+    numbered_types,
+    object_sql,
+    write_sql,
+)
 from log_system.formats.thread_duckdb import Duck
 from snapshot.python_values import printable
 
@@ -113,7 +120,7 @@ class JsonLines:
     def __init__(self, schema: pa.Schema) -> None:
         """Create a writer for batches of ``schema``, whose types are those of a table."""
         self._schema = schema
-        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._seen = numbered_types(schema)
         self._unusual = [i for i, kind in enumerate(schema.types) if can_be_unusual(kind)]
         self._duck = Duck("256MB")
 

@@ -18,8 +18,9 @@ from sqlglot import exp
 
 from snapshot.duckdb_connection import batches_of, interruptible
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
+from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed
 from snapshot.quoting import quoted
+from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.nested_nulls import as_nullable
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.task_results import NOTHING_WRITTEN

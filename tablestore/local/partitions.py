@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from snapshot.merge.duckdb_engine import type_name
 from snapshot.quoting import quoted, text_literal
+from snapshot.schema.duckdb_types import type_name
 from snapshot.staging.parquet_writer import partition_text
 
 

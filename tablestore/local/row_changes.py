@@ -13,8 +13,9 @@ import pyarrow as pa
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
+from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling
 from snapshot.quoting import quoted
+from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.nested_nulls import as_nullable
 from snapshot.staging.task_results import NOTHING_WRITTEN
 from tablestore.local.text_filter import parse_expression, parse_filter

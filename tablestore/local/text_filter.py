@@ -15,9 +15,10 @@ from sqlglot.errors import SqlglotError
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import interruptible
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling, type_name
+from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling
 from snapshot.merge.predicate import Predicate
 from snapshot.quoting import check_text, quoted
+from snapshot.schema.duckdb_types import type_name
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Query, "a query"),

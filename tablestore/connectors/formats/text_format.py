@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from log_system.formats.base import joined
 from log_system.formats.changes_schema import relabel
-from log_system.formats.duckdb_json import duckdb_type
+from log_system.formats.duckdb_json import numbered_types
 from log_system.formats.thread_duckdb import Duck
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.column_texts import Pieces
@@ -66,7 +66,7 @@ class TextFormat(PortableFormat):
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], side: str, to_sql: ToSql) -> None:
         """Prepare the SQL that writes each column."""
         super().__init__(schema, options, side)
-        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._seen = numbered_types(schema)
         self._expressions = [to_sql(kind, name) for kind, name in zip(schema.types, self._seen.names, strict=True)]
         self._duck = Duck(MEMORY_LIMIT)
 
