@@ -52,16 +52,7 @@ class Gate:
 
     def newest(self) -> int:
         """Return the newest snapshot that readers may see; 0 (the empty table) while nothing is published."""
-        latest = self._index.latest()
-        return 0 if latest is None else latest.snapshot
-
-    def rows(self, snapshot: int) -> int:
-        """Return the number of changes in a snapshot.
-
-        Raises:
-            DataLostError: the index has no entry for it.
-        """
-        return self._entry(snapshot).rows
+        return self._index.newest()
 
     def entries(self, after: int, through: int) -> list[IndexEntry]:
         """Return the index entries of snapshots ``after + 1`` to ``through``.

@@ -188,6 +188,11 @@ class LogIndex:
         msg = f"{self._storage.root}: entries of the log index were removed while they were read; try again."
         raise UnavailableError(msg)
 
+    def newest(self) -> int:
+        """Return the newest published snapshot; 0, the empty table, while nothing is published."""
+        latest = self.latest()
+        return 0 if latest is None else latest.snapshot
+
     @property
     def last_seen(self) -> IndexEntry | None:
         """The newest entry that this object knows of, without reading the index; None if it knows of none."""

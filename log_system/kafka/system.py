@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from log_system.base import LogPublisher, LogTail, PartitionOffsets, TaskRunner
-from log_system.gate import Gate
 from log_system.index import IndexEntry
 from log_system.kafka.audit.repair import repair, repair_transactional
 from log_system.kafka.audit.verify import verify
@@ -69,7 +68,7 @@ class TransactionalLog(BoundLog):
 
     def newest(self) -> int:
         """Return the newest published snapshot."""
-        return Gate(self.index).newest()
+        return self.index.newest()
 
     def rows(self, snapshot: int) -> int:
         """Return the number of changes in a snapshot."""

@@ -259,8 +259,7 @@ def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
     ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
     pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
     if table.log.publishes:
-        published = table.index.latest()
-        pins.append((0 if published is None else published.snapshot, "unpublished snapshots; recover() publishes them"))
+        pins.append((table.index.newest(), "unpublished snapshots; recover() publishes them"))
     return min(pins, default=(table.files.latest(), ""))
 
 

@@ -206,8 +206,7 @@ class TableWatcher:
         """Bring the state up to date from the table's last look and the log's index; the broker is not asked."""
         files, newest = table.files, table.files.latest(fresh=False)
         before_oldest = files.oldest(fresh=False) - 1
-        latest = table.index.latest()
-        published = newest if not table.log.publishes else 0 if latest is None else latest.snapshot
+        published = table.index.newest() if table.log.publishes else newest
         # A writer leaves snapshots without changes to the next publish.
         published = with_maintenance(files, max(published, before_oldest), newest)
         lag, now = behind(files, published, newest), time.monotonic()

@@ -27,7 +27,6 @@ from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.lookup import base_file
 from snapshot.store.table_files import ADOPTED, TableFiles
 from tablestore.context import TableContext
-from tablestore.write.publish import newest as newest_published
 
 logger = logging.getLogger("tablestore")
 
@@ -110,7 +109,7 @@ def adopt(table: TableContext, skip: Collection[int] = ()) -> Adoption | None:
 def _waiting(table: TableContext, through: int) -> list[Commit]:
     """Return other writers' commits whose changes are neither published nor adopted, oldest first."""
     files = table.files
-    first = 0 if not table.log.publishes else newest_published(table.index) + 1
+    first = 0 if not table.log.publishes else table.index.newest() + 1
     if first > through:
         return []
     first = max(first, files.oldest(fresh=False), (files.log.transaction_version(ADOPTED, fresh=False) or 0) + 1)

@@ -142,7 +142,7 @@ def publish_through(
                     publisher.take_over()
                 patience.answered()
                 # The previous owner went on publishing while this one took over.
-                published = newest(index)
+                published = index.newest()
             # Step 2.
             done.extend(_publish_after(table, publisher, published, snapshot, turns))
             if own:
@@ -154,14 +154,14 @@ def publish_through(
             turns.fenced()
             # Who fenced us has aborted what earlier owners left open. What it may have left is records to mend.
             own = own and table.log.shows_uncommitted
-            if patience.is_out(newest(index)):
+            if patience.is_out(index.newest()):
                 raise _pending(files, snapshot, error, _FENCED_AGAIN) from error
         except (UnavailableError, OutcomeUnknownError) as error:
-            _give_up_or_wait(files, error, patience, turns, seen=newest(index), snapshot=snapshot)
+            _give_up_or_wait(files, error, patience, turns, seen=index.newest(), snapshot=snapshot)
         except _IN_VAIN as error:
             publisher.discard()
             # If other publishers have published the snapshot, its changes may have expired since.
-            if not (isinstance(error, DataLostError) and newest(index) > published):
+            if not (isinstance(error, DataLostError) and index.newest() > published):
                 _raise_in_vain(files, index, error, snapshot, own=own)
     return done
 
@@ -205,7 +205,7 @@ def _give_up_or_wait(
 def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, snapshot: int, *, own: bool) -> None:
     """Raise an error that a retry cannot fix; only log it if ``snapshot`` is published and ``own`` is False."""
     root = table.storage.root
-    if newest(index) < snapshot:
+    if index.newest() < snapshot:
         msg = f"table {root!r}: {_committed(snapshot)}: {error}"
         raise type(error)(msg) from error
     if own:
@@ -435,13 +435,13 @@ class TakeOverBackoff:
             self._wanted = snapshot
             if self._alone >= _ALONE_SNAPSHOTS:
                 self._fenced = 0
-        seen, since = newest(index), self.clock()
+        seen, since = index.newest(), self.clock()
         cost = min(self._costs, default=_WAIT_SECONDS_MIN)
         patience = cost * 2**self._fenced * random.uniform(0.5, 1.5) if self._fenced else 0.0
         patience = min(patience, _WAIT_SECONDS_MAX)
         while seen < snapshot and self.clock() - since < patience:
             self.sleep(_LOOK_SECONDS)
-            now = newest(index)
+            now = index.newest()
             if now != seen:
                 seen, since = now, self.clock()
         return seen
@@ -488,10 +488,4 @@ class Patience:
 def _published(index: LogIndex, publisher: LogPublisher) -> int:
     """Return the newest published snapshot: the log's owner knows it, and is fenced if somebody else has published."""
     known = index.last_seen if publisher.owns_log else None
-    return newest(index) if known is None else known.snapshot
-
-
-def newest(index: LogIndex) -> int:
-    """Return the newest snapshot in the index; 0 if the index is empty."""
-    latest = index.latest()
-    return 0 if latest is None else latest.snapshot
+    return index.newest() if known is None else known.snapshot

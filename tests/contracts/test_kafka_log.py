@@ -20,7 +20,7 @@ from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, TableStoreError
 from tablestore.context import TableContext
-from tablestore.write.publish import newest, publish_through, recover
+from tablestore.write.publish import publish_through, recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, drain_raw, make_table, publisher_of, write
@@ -125,12 +125,12 @@ class KafkaLogContract:
             self.commit(table, batch)
         with failing(LogIndex, "put", hits=range(hit, hit + 1)), pytest.raises(Crash):
             recover(table, publisher)
-        assert newest(table.index) == hit - 1
+        assert table.index.newest() == hit - 1
         # No call fails: they are counted. Each partition is scanned once, however many snapshots are to be listed.
         with failing(published_positions, "scan_ends", hits=range(0)) as scans:
             self.recover(table)
         assert scans() <= PARTITIONS
-        assert newest(table.index) == 4
+        assert table.index.newest() == 4
         assert_index_is_true(self.path, PARTITIONS)
         self.assert_log_is_table()
 
@@ -144,7 +144,7 @@ class KafkaLogContract:
             lost.storage.delete(file.path)
         with pytest.raises(DataLostError, match="snapshot 4 is committed but not yet in the log"):
             recover(table, publisher)
-        assert newest(table.index) == 2
+        assert table.index.newest() == 2
 
     def test_a_published_snapshot_without_index_entry_gets_it_back(
         self, table: TableContext, publisher: KafkaPublisher
@@ -246,7 +246,7 @@ class TestJsonLog(BrokerContract):
             write(Writer(table, None), changes(batch, rows))
         with failing(KafkaPublisher, "publish", after=True, hits=range(2, 3)), pytest.raises(Crash):
             recover(table, publisher)
-        assert newest(table.index) == 3
+        assert table.index.newest() == 3
         self.recover(table)
         self.assert_log_is_table()
 
