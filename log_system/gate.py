@@ -106,7 +106,7 @@ def slices(entries: Sequence[IndexEntry]) -> list[PartitionSlice]:
     for entry in entries:
         lost = [p for p, held in enumerate(entry.partitions) if held.rows and not held.records]
         if lost:
-            msg = f"the log does not hold snapshot {entry.snapshot} in partitions {lost} any more."
+            msg = f"the log no longer holds snapshot {entry.snapshot} in partitions {lost}."
             raise DataLostError(msg)
     found: list[PartitionSlice] = []
     for partition in range(len(entries[0].partitions) if entries else 0):

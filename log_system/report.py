@@ -106,27 +106,26 @@ class Compared:
 
 
 _ADVICE = {
-    DifferenceKind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out "
-    "would move what follows.",
+    DifferenceKind.EXTRA: "Plain consumers have seen records that are not changes of the table. They cannot be "
+    "removed without moving the records after them.",
     DifferenceKind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after "
     "that copy. Nothing is published until the table is brought back as it was, or the topic deleted and log.repair() "
     "called again.",
     DifferenceKind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
     DifferenceKind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
-    DifferenceKind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
+    DifferenceKind.CHANGED: "Records have other values than the table, and a record in Kafka cannot be changed.",
     DifferenceKind.UNREADABLE: "Records cannot be decoded, and a record in Kafka cannot be changed.",
     DifferenceKind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
-    DifferenceKind.TOPIC: "The topic has to be made again with one partition a bucket; then log.repair() publishes "
-    "every snapshot.",
+    DifferenceKind.TOPIC: "The topic must be created again with one partition per bucket; then log.repair() "
+    "publishes every snapshot.",
 }
 _FOREIGN = (
-    "If they are another producer's, allow the topic to the table's writers alone (Kafka ACLs), and set option "
-    "'log.foreign-records' to 'skip': the table's own streams then go on without them."
+    "If another producer wrote them, allow only the table's writers to write to the topic (Kafka ACLs), and set option "
+    "'log.foreign-records' to 'skip', so that the table's own streams ignore them."
 )
 _ANEW = (
-    "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and "
-    "log.repair() again: every snapshot whose files are there is published again, and consumers begin again at "
-    "offset 0."
+    "The table itself is correct, and batch reads are not affected. To get a correct log, delete the topic and call "
+    "log.repair() again: it publishes every snapshot whose files still exist, and consumers start again at offset 0."
 )
 
 
@@ -200,7 +199,7 @@ class RepairReport:
 
     def __str__(self) -> str:
         """Return what was done, then the remaining differences."""
-        nothing = "nothing was to be mended" if self.ok else "nothing could be mended; see below"
+        nothing = "nothing needed repair" if self.ok else "nothing could be repaired; see below"
         done = [f"  {action}" for action in self.actions] or [f"  {nothing}"]
         return "\n".join([f"{self.report.path}: repair", *done, str(self.report), *self.advice])
 

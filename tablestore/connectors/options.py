@@ -83,7 +83,7 @@ def _mode_options(
             msg = f"'{name}' is required in '{mode}' {which} mode but missing."
             raise InvalidInputError(msg)
         if mode != chosen and name in given:
-            msg = f"Option '{name}' goes with 'scan.{which}.mode' = '{mode}' only. Set that mode, or leave it out."
+            msg = f"Option '{name}' needs 'scan.{which}.mode' = '{mode}'. Set that mode, or remove the option."
             raise InvalidInputError(msg)
     if offsets_name not in given:
         return (OptionSpec(time_name, integer(0)).parse(given[time_name]) if time_name in given else None), {}

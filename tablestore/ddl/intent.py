@@ -76,8 +76,8 @@ def storage_of(intent: Intent, runtime: Mapping[str, ClientValue], allowed: Allo
     """
     if not intent.properties:
         logger.warning(
-            "topic %r stays: an interrupted %s names no brokers (it was begun by an older version), so whose topic it "
-            "is cannot be proven. If nobody else uses it, delete it with Kafka's tools.",
+            "topic %r is kept: an interrupted %s names no brokers (an older version began it), so nothing proves whose "
+            "topic it is. If nothing else uses it, delete it with Kafka's tools.",
             intent.topic,
             intent.verb,
         )

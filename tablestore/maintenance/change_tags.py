@@ -49,7 +49,7 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
         files.tags.hold(hold, tag)
         # Step 2. If an expired snapshot has another tag, that tag keeps its files, and since step 1 the hold does too.
         if snapshot.id < files.oldest() and files.tags.at(snapshot.id) is None:
-            msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has expired meanwhile; tag a newer one."
+            msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has just expired; tag a newer one."
             raise NotFoundError(msg)
         # Step 3.
         _put(table, tag, hold)

@@ -216,6 +216,6 @@ def _scan_mode(options: ReadOptions, *, is_given: bool) -> ScanMode:
             msg = f"option 'scan-mode'='{mode}' needs option {name!r}, the position to start from."
             raise InvalidInputError(msg)
         if mode is not kind and value is not None:
-            msg = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'. Remove one of them."
+            msg = f"option {name!r} needs 'scan-mode'='{kind}', got '{mode}'. Remove one of them."
             raise InvalidInputError(msg)
     return mode

@@ -341,5 +341,5 @@ class _Maker:
         for name, is_given, takers in known:
             if is_given and engine not in takers:
                 words = " or ".join(f"merge-engine='{each}'" for each in takers)
-                msg = f"option '{name}' goes with {words}; this table has '{engine}'. Change one of them."
+                msg = f"option '{name}' needs {words}; this table has '{engine}'. Change one of them."
                 raise InvalidInputError(msg)

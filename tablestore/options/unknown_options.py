@@ -10,17 +10,17 @@ from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.specification import KAFKA
 
-_WHEN_READ: Final = "it is said where the table is read: by an option of read() or read_stream(), or a hint in SQL"
+_WHEN_READ: Final = "set it where the table is read: as an option of read() or read_stream(), or in a hint in SQL"
 _MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before they are stored"
-_LOOKUPS: Final = "leave it out: a lookup join reads the rows that the table has in each micro-batch"
-_PARTITIONS_OF_LOOKUPS: Final = "it says what SQL reads: give it there, in WITH, ALTER TABLE ... SET or a hint"
+_LOOKUPS: Final = "leave it out: a lookup join reads the table's current rows in each micro-batch"
+_PARTITIONS_OF_LOOKUPS: Final = "only SQL uses it: set it there, in WITH, ALTER TABLE ... SET or a hint"
 _COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
 _BLOBS: Final = (
     "there is no separate storage for large values: store the bytes in a BYTES column, or a path to them in a STRING "
     "column if they are many values of 128 KB and more"
 )
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
-_SKIPPED: Final = "leave it out: a read skips replaced and deleted rows by itself"
+_SKIPPED: Final = "leave it out: reads always skip replaced and deleted rows"
 _COMPRESSION: Final = "leave it out: files are compressed"
 
 _BUCKETS: Final = "use bucket, a fixed number: the bucket of a key is its partition in the log"
@@ -67,7 +67,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "blob-descriptor-field": _BLOBS,
     "blob-field": _BLOBS,
     "blob-view-field": _BLOBS,
-    "changelog-producer.row-deduplicate": "leave it out: a row that changes nothing is no change",
+    "changelog-producer.row-deduplicate": "leave it out: writing a row that is the same as before records no change",
     "add-column-before-partition": "use ALTER TABLE ... ADD column type AFTER another",
     "alter-column-null-to-not-null.disabled": "leave it out: a nullable column cannot become NOT NULL",
     "disable-explicit-type-casting": "leave it out: a column only gets a wider type",
@@ -88,7 +88,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "lookup.dynamic-partition": _PARTITIONS_OF_LOOKUPS,
     "num-sorted-run.compaction-trigger": _COMPACTION,
     "num-sorted-run.stop-trigger": _COMPACTION,
-    "row-tracking.enabled": "leave it out: the rows of a table have no ids of their own",
+    "row-tracking.enabled": "leave it out: rows have no ids",
     "scan.mode": _WHEN_READ,
     "scan.partitions": _PARTITIONS_OF_LOOKUPS,
     "scan.snapshot-id": _WHEN_READ,
@@ -105,31 +105,31 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Names of Paimon's options, and of those of other kinds of table."""
 _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
-    ("sink.",): "this is an option of a connector's table; writes of this store are exactly-once by themselves",
+    ("sink.",): "this is an option of a connector's table; writes to this store are always exactly-once",
     ("lookup.",): _LOOKUPS,
     ("file-index.", "global-index.", "vector-", "full-text-index.", "scalar-index.", "pk-"): _NO_INDEX,
     ("manifest", "metadata.stats"): "leave it out: there are no manifests, and files have statistics",
     ("deletion-vector",): _SKIPPED,
     ("blob",): _BLOBS,
-    ("tag.",): "create tags when your program says: tags.create(), or CALL sys.create_tag in SQL",
+    ("tag.",): "create tags explicitly: with tags.create(), or CALL sys.create_tag in SQL",
     ("record-level.",): "delete old rows, or their partitions by partition.expiration-time",
     ("branch", "chain-table.", "scan.fallback", "scan.primary-branch"): "there are no branches: copy the table",
     ("partition.mark-done", "partition.idle-time", "partition.end-input", "metastore.", "commit.callback"): (
-        "leave it out: other programs learn of commits from the log, or from a stream of the table"
+        "leave it out: other programs see commits in the log, or in a stream of the table"
     ),
     ("clustering.", "sort-compaction.", "zorder."): "leave it out: rows are not ordered by columns outside the key",
     ("compaction.", "full-compaction.", "lookup-compact", "num-levels", "precommit-compact"): _COMPACTION,
-    ("materialized-table.",): "there are none: a continuous INSERT INTO a table keeps it up to date",
+    ("materialized-table.",): "not supported: a continuous INSERT INTO keeps a table up to date",
     ("data-evolution.", "row-tracking."): "leave it out: columns are added and renamed without rewriting files",
     ("force-lookup", "lookup-wait", "delete.force"): "leave it out: a write looks up what it needs",
-    ("commit.",): "leave it out: a write that meets another one tries again by itself",
+    ("commit.",): "leave it out: a write that conflicts with another one is retried",
     ("postpone.", "dynamic-bucket.", "cross-partition-upsert."): _BUCKETS,
     ("scan.", "source.", "incremental-", "consumer.", "stream-scan-mode", "batch-scan-mode"): _WHEN_READ,
     ("file.", "file-", "data-file.", "changelog-file.", "parquet.", "orc.", "avro.", "page-size", "cache-page-size"): (
         _PARQUET
     ),
     ("write-buffer-", "write.batch-", "read.batch-", "sort-", "spill-", "local-sort.", "local-merge-"): (
-        "leave it out: memory and batches are not set by table"
+        "leave it out: memory and batch sizes are not set per table"
     ),
 }
 """What to use instead of options whose names begin so."""

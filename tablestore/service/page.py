@@ -203,8 +203,8 @@ def _differences(state: TableState) -> str:
     more = f"<p>{verify.count - shown:,} more are not shown.</p>" if verify.count > shown else ""
     steps = "".join(f'<p class="text">{escape(text)}</p>' for text in advice(verify.differences))
     what = (
-        f'<p class="text">Run <code>tablestore repair {escape(state.path)}</code>: it mends the index, the register '
-        f"and the end of the log. What it cannot mend is explained here.</p>{steps}"
+        f'<p class="text">Run <code>tablestore repair {escape(state.path)}</code>: it repairs the index, the register '
+        f"and the end of the log. What it cannot repair is explained here.</p>{steps}"
     )
     heads = ("what", SNAPSHOT, ("partition", "number"), ("offset", "number"), "key", ("difference", "wide"))
     return _card("Differences between log and table", what + _table(heads, rows) + more, f"{verify.count:,}")

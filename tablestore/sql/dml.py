@@ -137,8 +137,8 @@ def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None
     if made is None and not statement.if_there:
         columns = ", ".join(name for name, _ in statement.partitions[0])
         msg = (
-            f"table '{statement.name}': DROP PARTITION: no row has these values of {columns}. Use DROP IF EXISTS "
-            "PARTITION if that is no error."
+            f"table '{statement.name}': DROP PARTITION: no row has these values of {columns}. To allow that, "
+            "use DROP IF EXISTS PARTITION."
         )
         raise NotFoundError(msg)
     return made

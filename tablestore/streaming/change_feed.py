@@ -166,12 +166,12 @@ class Feed:
     def _lost(self, first: int, last: int, why: TableStoreError) -> DataLostError:
         which = f"snapshots {first} to {last} are" if first < last else f"snapshot {first} is"
         return DataLostError(
-            f"table {self._table.path!r}: {which} no longer in the log nor all in the table's files ({why}). Start a "
-            "new query with scan_mode='full'."
+            f"table {self._table.path!r}: {which} no longer in the log, nor completely in the table's files ({why}). "
+            "Start a new query with scan_mode='full'."
         )
 
     def _gone(self, since: str, oldest: int) -> str:
         return (
-            f"table {self._table.path!r}: not all changes since {since} are there any more: snapshots before {oldest} "
-            "have expired. Begin with scan_mode='earliest', the oldest changes that are there, or with 'full'."
+            f"table {self._table.path!r}: some changes since {since} are no longer available: snapshots before "
+            f"{oldest} have expired. Start with scan_mode='earliest', the oldest available changes, or with 'full'."
         )

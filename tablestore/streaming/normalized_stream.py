@@ -74,7 +74,7 @@ class NormalizedStream(EventualStream):
         """Return the end of the next micro-batch; raises what ``EventualStream`` does.
 
         Raises:
-            InvalidInputError: the checkpoint is of a release whose state was in Spark's state store.
+            InvalidInputError: the checkpoint was written by a release that kept its state in Spark's state store.
         """
         self._check_state(start)
         end = super().latestOffset(start, limit)
@@ -149,7 +149,7 @@ class NormalizedStream(EventualStream):
     def _check_state(self, offset: Offset) -> None:
         if "state" not in offset:
             msg = (
-                f"table {self._table.path!r}: this checkpoint is of a release that kept the state of normalize in "
-                "Spark's state store. Start a new query, with a new checkpoint and scan_mode='full'."
+                f"table {self._table.path!r}: this checkpoint was written by a release that kept the state of "
+                "normalize in Spark's state store. Start a new query, with a new checkpoint and scan_mode='full'."
             )
             raise InvalidInputError(msg)

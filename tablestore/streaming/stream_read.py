@@ -73,7 +73,7 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
         check_uncommitted(parsed)
     if wanted.normalize and not table.log.shows_uncommitted:
         msg = (
-            f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
+            f"read_stream: normalize=True needs log.consistency='eventual'; table {table.path!r} is transactional, "
             "so its stream has no repeats. Leave it out."
         )
         raise InvalidInputError(msg)
@@ -87,8 +87,8 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
     normalizes = by_itself if wanted.normalize is None else wanted.normalize
     if not normalizes and (wanted.state is not None or wanted.state_ttl is not None):
         msg = (
-            "read_stream: state and state_ttl are of a normalized stream; they go with log.consistency='eventual' and "
-            "a primary key, and not with normalize=False. Leave them out."
+            "read_stream: state and state_ttl need a normalized stream, which needs log.consistency='eventual' and a "
+            "primary key, and not normalize=False. Leave them out."
         )
         raise InvalidInputError(msg)
     if wanted.state is not None:

@@ -51,14 +51,14 @@ _TOGETHER_ROWS_MAX = 10_000
 """Snapshots, and rows, that are published in one transaction."""
 
 _FENCED_AGAIN = (
-    "This happened again and again while nobody published anything: if no other writer is at work, publishing takes "
-    "longer than option 'log.transaction-timeout' allows; raise it, or lower publish.transaction-rows-max. "
+    "This happened repeatedly while nothing was published. If no other writer is active, publishing takes longer than "
+    "option 'log.transaction-timeout' allows: raise it, or lower publish.transaction-rows-max. "
 )
 
 _GIVE_UP = (
-    "Or give up what only the log holds: stop all writers, delete the topic (and make it again where create() did not "
-    "make it), then call log.repair(): it publishes the snapshots of the table as it is now, and consumers begin again "
-    "at offset 0."
+    "Or give up what only the log holds: stop all writers, delete the topic (and create it again if create() did not "
+    "create it), then call log.repair(), which publishes the snapshots of the current table; consumers start again at "
+    "offset 0."
 )
 
 
@@ -255,7 +255,7 @@ def _publish_after(
     if through < wanted:
         msg = (
             f"table {table.path!r}: expected snapshot {wanted}, which was committed, got {through} as the "
-            "newest: the table was set back meanwhile (an old copy was restored?). Bring its newest commits back."
+            "newest: the table was set back in the meantime (an old copy was restored?). Restore its newest commits."
         )
         raise CorruptedError(msg)
     _check_not_moved(files, publisher, through)
@@ -317,9 +317,9 @@ def _check_not_moved(table: TableFiles, publisher: LogPublisher, through: int) -
     if publisher.servers and servers != publisher.servers:
         publisher.discard()
         msg = (
-            f"table {table.storage.root!r}: snapshot {through} is committed but not yet in the log: the log is at "
-            f"{servers!r} by now, and this handle was opened when it was at {publisher.servers!r}. Nothing is lost: "
-            "the next write or recover() of a handle that is opened now publishes it."
+            f"table {table.storage.root!r}: snapshot {through} is committed but not yet in the log: the log has moved "
+            f"to {servers!r} since this handle was opened, when it was at {publisher.servers!r}. Nothing is lost: the "
+            "next write or recover() of a newly opened handle publishes it."
         )
         raise LogMovedError(msg, through)
 

@@ -147,5 +147,5 @@ def test_a_first_micro_batch_that_is_repeated_and_an_old_checkpoint(
     *head, last = offsets.read_text().splitlines()
     offsets.write_text("\n".join([*head, json.dumps({"at": json.loads(last)["at"]})]))
     (offsets.parent / f".{offsets.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(PySparkException, match="of a release that kept the state"):
+    with pytest.raises(PySparkException, match="by a release that kept the state"):
         follower.run()

@@ -131,7 +131,7 @@ def test_o31_timestamp_mode_needs_its_option(lab: Lab) -> None:
     """`scan.startup.timestamp-millis`: required in mode `timestamp`, rejected in others."""
     with pytest.raises(InvalidInputError, match=r"'scan\.startup\.timestamp-millis' is required in 'timestamp'"):
         lab.read("t", N, scan__startup__mode="timestamp")
-    with pytest.raises(InvalidInputError, match=r"scan\.startup\.timestamp-millis' goes with"):
+    with pytest.raises(InvalidInputError, match=r"scan\.startup\.timestamp-millis' needs"):
         lab.read("t", N, scan__startup__timestamp_millis=1)
 
 

@@ -146,7 +146,7 @@ def test_verify_tells_a_log_of_another_history(rig: TableHarness) -> None:
     assert {d.kind for d in found.differences} >= {DifferenceKind.HISTORY}, str(found)
     assert {d.snapshot for d in found.differences if d.kind is DifferenceKind.HISTORY} == {3}
     assert {d.text.split(".")[0] for d in found.differences if d.kind is DifferenceKind.HISTORY} >= {
-        "the record is of another commit"
+        "the record belongs to another commit"
     }
 
 
@@ -223,7 +223,7 @@ def test_a_repair_of_an_eventual_log_makes_it_this_history_again(
         rig.recover()
     done = repair_anew(rig.table)
     assert done.ok, str(done)
-    assert any("forgot index entries of other commits, from snapshot 3" in action for action in done.actions)
+    assert any("deleted index entries of other commits, from snapshot 3" in action for action in done.actions)
     rig.write(15)
     assert verify(rig.table).ok
     rig.close()

@@ -607,7 +607,7 @@ line 1, column 26: unexpected end of statement: expected an expression
 EXPLAIN INSERT OVERWRITE t SELECT 1
 
 ---- error
-line 1, column 9: EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET
+line 1, column 9: EXPLAIN supports SELECT, INSERT INTO and STATEMENT SET
 
 ---- INSERT of nothing
 INSERT INTO t
@@ -619,7 +619,7 @@ line 1, column 14: unexpected end of statement: expected SELECT, VALUES or WITH
 EXPLAIN DROP TABLE t
 
 ---- error
-line 1, column 9: EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET
+line 1, column 9: EXPLAIN supports SELECT, INSERT INTO and STATEMENT SET
 
 ---- an empty statement set
 EXECUTE STATEMENT SET BEGIN END
@@ -764,7 +764,7 @@ ALTER TABLE `t` DROP WATERMARK
 ALTER TABLE t ADD (a INT, WATERMARK FOR ts AS ts)
 
 ---- error
-line 1, column 27: a WATERMARK is changed by a statement of its own: ALTER TABLE t ADD WATERMARK FOR ...
+line 1, column 27: a WATERMARK needs a separate statement: ALTER TABLE t ADD WATERMARK FOR ...
 
 ---- ALTER of a key
 ALTER TABLE t DROP PRIMARY KEY

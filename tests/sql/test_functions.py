@@ -381,7 +381,7 @@ def test_aggregates_treat_nulls_as_in_flink(catalog: Catalog, text: str, expecte
         ("(v, v) OVERLAPS (v, v, v)", "OVERLAPS: expected \\(start, end or interval\\)"),
         ("CASE v WHEN 1 'a' END", "expected 'THEN', got 'a'"),
         ("U&'\\00'", "starts an escape of four hex digits"),
-        ("U&'x' UESCAPE 'a'", "UESCAPE: expected one character that is no hex digit"),
+        ("U&'x' UESCAPE 'a'", "UESCAPE: expected one character other than a hex digit"),
         ("DATE_FORMAT(LOCALTIMESTAMP, 'YYYY-MM')", "DATE_FORMAT: 'Y' in 'YYYY-MM' is not supported"),
         ("CAST(v AS DECIMAL())", "type DECIMAL: expected a number in brackets"),
         ("INSTR('abc', 'b', 1, 2)", "instr.* requires 2 parameters"),

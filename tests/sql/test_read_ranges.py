@@ -103,11 +103,11 @@ def test_the_changes_of_the_newest_snapshot(catalog: Catalog) -> None:
     table_of(catalog).compact()
     assert between(catalog, newest) == [(3, "c")]
     assert between(catalog, newest, "t$audit_log") == [("+U", 3, "c")]
-    with pytest.raises(InvalidInputError, match="is a range of its own: leave 'incremental-between' out"):
+    with pytest.raises(InvalidInputError, match="already selects a range: remove 'incremental-between'"):
         between(catalog, f"{newest}, 'incremental-between' = '0,1'")
     with pytest.raises(InvalidInputError, match="exclude each other"):
         between(catalog, f"{newest}, 'scan.snapshot-id' = '1'")
-    with pytest.raises(InvalidInputError, match="is of batch queries"):
+    with pytest.raises(InvalidInputError, match="is for batch queries"):
         catalog.sql(f"{STREAMING}; SELECT * FROM a /*+ OPTIONS({newest}) */")
 
 

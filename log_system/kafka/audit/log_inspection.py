@@ -304,7 +304,7 @@ def read_index(
             continue
         numbers: list[Any] = [n for r in entry.partitions for n in (r.start, r.end, r.records, r.rows)]
         if entry.snapshot != snapshot:
-            broken[snapshot] = f"the entry says that it is of snapshot {entry.snapshot}"
+            broken[snapshot] = f"the entry names snapshot {entry.snapshot}"
         elif len(entry.partitions) != partitions:
             broken[snapshot] = f"the entry has {len(entry.partitions)} partitions, the log {partitions}"
         elif not all(isinstance(number, int) and number >= 0 for number in numbers):

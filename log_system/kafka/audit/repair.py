@@ -60,14 +60,14 @@ def repair(
         if not table.spec.owns_topic:
             return _reported(actions, (), verify(None))
         made = table.storage.ensure()
-        actions.append(f"made topic {log.topic!r} again, empty")
+        actions.append(f"created topic {log.topic!r} again, empty")
     actions += _keep_ids(table, made=made)
     # Step 2.
     entries, damaged = read_index(table.index, log.partitions)
     broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
     table.index.delete(sorted({*broken, *old}))
     if old:
-        actions.append("forgot the log index: the topic was recreated, and the index described the one before")
+        actions.append("deleted the log index: the topic was recreated, and the index described the previous one")
     # Step 3.
     mended = mend(broken)
     # Step 4.
@@ -163,9 +163,9 @@ def _restore_register(table: BoundLog, publisher: KafkaPublisher, seen: Inspecti
     if positions:
         publisher.restore(positions)
     return [
-        f"partition {partition}: the register says again that snapshot {p.snapshot} ends at offset {p.end}"
+        f"partition {partition}: corrected the register: snapshot {p.snapshot} ends at offset {p.end}"
         if p.snapshot
-        else f"partition {partition}: the register says again that nothing is published"
+        else f"partition {partition}: corrected the register: nothing is published"
         for partition, p in positions.items()
     ]
 
@@ -206,8 +206,8 @@ def _begin_at_oldest(table: BoundLog, seen: Inspection) -> str:
     ranges = tuple(OffsetRange(end, end, 0, 0) for end in ends)
     table.index.put(IndexEntry(before, 0, "expire", ranges, table=seen.table_id, topic=seen.topic_id))
     return (
-        f"snapshots up to {before} have expired and are not in the log any more: it begins with snapshot "
-        f"{seen.oldest}, so a consumer that folds it needs the rows of the table first (scan_mode='full')"
+        f"snapshots up to {before} have expired and are no longer in the log, which begins with snapshot "
+        f"{seen.oldest}: a consumer that rebuilds the table from it must read the rows first (scan_mode='full')"
     )
 
 
@@ -265,7 +265,7 @@ def _keep_ids(table: BoundLog, *, made: bool) -> list[str]:
         except ConflictError:
             continue
         claim(log.client, log.topic, ids, spec.table_id)
-        return [f"kept the id of topic {log.topic!r}, which was recreated, by snapshot {newest + 1}"]
+        return [f"stored the id of the recreated topic {log.topic!r} in snapshot {newest + 1}"]
     msg = f"table {table.path!r}: others committed first {_ATTEMPTS_MAX} times in a row; repair again."
     raise ConflictError(msg)
 

@@ -100,7 +100,7 @@ def check_register(seen: Inspection, findings: Findings) -> None:
     if seen.through is not None:
         return
     if seen.moving:
-        findings.note("the register is not compared: somebody is publishing.")
+        findings.note("the register is not compared, because a writer is publishing.")
         return
     for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
         right = found.position()
@@ -136,7 +136,7 @@ def check_history(seen: Inspection, findings: Findings) -> None:
     """Compare the commits named in records with the table's."""
     for snapshot, partition, offset in seen.others():
         place = {"snapshot": snapshot, "partition": partition, "offset": offset}
-        findings.add(DifferenceKind.HISTORY, f"the record is of another commit. {RESTORED}", **place)
+        findings.add(DifferenceKind.HISTORY, f"the record belongs to another commit. {RESTORED}", **place)
 
 
 def note_retention(seen: Inspection, findings: Findings) -> None:
@@ -295,7 +295,7 @@ class Contents:
                 self._cannot_compare(snapshot, str(error), expired=False)
                 continue
             for path in missing:
-                why = f"{path}: a file of a snapshot yet to be published is missing."
+                why = f"{path}: a file of a snapshot that is not yet published is missing."
                 self._cannot_compare(snapshot, why, expired=False)
 
     def _absent(self, snapshot: int, partition: int, rows: int) -> None:

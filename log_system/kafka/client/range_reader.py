@@ -47,7 +47,7 @@ class BatchSize:
 BATCH: Final = BatchSize()
 """The default. A DuckDB query takes one or two milliseconds however few records it has; larger batches exceed the
 processor's cache (measured)."""
-_REMEDY: Final = "Set 'properties.auto.offset.reset' to 'earliest' to go on with what is left, or start a new query."
+_REMEDY: Final = "Set 'properties.auto.offset.reset' to 'earliest' to continue with what is left, or start a new query."
 _TRANSACTION: Final = (
     " Another producer's transaction may be open: see it with Kafka's kafka-transactions.sh --find-hanging, and end it "
     "with --abort."

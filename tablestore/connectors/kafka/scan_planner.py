@@ -245,7 +245,7 @@ class Scan:
         }
         for topic in sorted(gone.union(recreated)):
             happened = "deleted and created again" if any(topic == each for each, _ in there) else "deleted"
-            self._check_goes_on(f"topic {topic!r} was {happened} since this query read it.")
+            self._check_continues(f"topic {topic!r} was {happened} since this query read it.")
         moved = [each for each in moved if each[0] not in gone]
         first = self._cluster.earliest(moved)
         found = []
@@ -254,7 +254,7 @@ class Scan:
             if each[0] in recreated:
                 begin = first[each] if self._spec.reset == "earliest" else end[each]
             elif each in lost:
-                self._check_goes_on(
+                self._check_continues(
                     f"topic {each[0]!r}, partition {each[1]}: the broker has lost messages before offset {begin}, up "
                     "to which this query has read it, as after an unclean leader election. Others may have its offsets."
                 )
@@ -274,20 +274,21 @@ class Scan:
         self._group.close()
 
     def _reset(self, at: Partition, begin: int, first: int, end: int, *, is_same: bool) -> int:
-        self._check_goes_on(
+        self._check_continues(
             f"topic {at[0]!r}, partition {at[1]}: offset {begin} is to be read next, but the topic holds offsets from "
             f"{first} on and ends at {end}: its retention has overtaken this reader, or it was cut or recreated."
         )
         # If it is the same topic that now ends before the offset, what is before its end has been read.
         return first if self._spec.reset == "earliest" and not (is_same and begin > end) else end
 
-    def _check_goes_on(self, what: str) -> None:
-        """Raise for lost messages unless ``auto.offset.reset`` says where to go on."""
+    def _check_continues(self, what: str) -> None:
+        """Raise for lost messages unless ``auto.offset.reset`` says where to continue."""
         if self._spec.reset in (None, "none"):
-            msg = f"{what} Set 'properties.auto.offset.reset' to 'earliest' or 'latest' to go on, or start a new query."
+            remedy = "Set 'properties.auto.offset.reset' to 'earliest' or 'latest' to continue, or start a new query."
+            msg = f"{what} {remedy}"
             raise DataLostError(msg)
         logger.warning(
-            "%s Going on from the %s offset, as 'properties.auto.offset.reset' says.", what, self._spec.reset
+            "%s Continuing from the %s offset, according to 'properties.auto.offset.reset'.", what, self._spec.reset
         )
 
     def _specific(self, wanted: Mapping[int, int], partitions: Sequence[Partition]) -> Offsets:
@@ -332,12 +333,12 @@ class Scan:
         for each in rest:
             if each in held:
                 logger.warning(
-                    "group %r: its offset %d of partition %s is no longer there; going on from %d.",
+                    "group %r: its offset %d of partition %s is no longer available; continuing from %d.",
                     self._spec.group, held[each], each, begin[each],
                 )  # fmt: skip
         return {each: inside.get(each, begin[each]) for each in partitions}
 
 
 def recreated_between(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
-    """Return the topics whose id differs between two looks; a topic without an id in either is taken for the same."""
+    """Return the topics whose id differs between two looks; a topic without an id in either counts as the same."""
     return {topic for topic, topic_id in before.items() if topic_id and after.get(topic, topic_id) != topic_id}

@@ -96,7 +96,7 @@ class ChangelogStream(KafkaStream):
 
         Raises:
             DataLostError: partitions were added to the topic.
-            InvalidInputError: the checkpoint is of a release whose state was in Spark's state store.
+            InvalidInputError: the checkpoint was written by a release that kept its state in Spark's state store.
         """
         self._check_state(start)
         end = super().latestOffset(start, limit)
@@ -172,7 +172,7 @@ class ChangelogStream(KafkaStream):
     def _check_state(self, offset: Json) -> None:
         if "state" not in offset:
             msg = (
-                f"{self._table.options.what}: this checkpoint is of a release that kept the state of the changelog in "
-                "Spark's state store. Start a new query, with a new checkpoint."
+                f"{self._table.options.what}: this checkpoint was written by a release that kept the state of the "
+                "changelog in Spark's state store. Start a new query, with a new checkpoint."
             )
             raise InvalidInputError(msg)

@@ -311,7 +311,7 @@ def _added(what: str, now: int, begun: int) -> DataLostError:
     return DataLostError(
         f"{what}: partitions were added since this query began, {now} instead of {begun}. A query with a watermark of "
         "each partition has a source for each. Start a new query, with a new checkpoint; 'scan.startup.mode' = "
-        "'group-offsets' and 'properties.auto.offset.reset' = 'earliest' go on where this one ends."
+        "'group-offsets' and 'properties.auto.offset.reset' = 'earliest' continue where this one ended."
     )
 
 

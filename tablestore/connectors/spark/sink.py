@@ -108,8 +108,8 @@ class Sink:
         task = context.partitionId() if context is not None else 0
         if options.parallelism is not None and task >= options.parallelism:
             msg = (
-                f"option 'sink.parallelism'={options.parallelism}: the rows come in more partitions than that. Write "
-                f"with tablestore.connectors.write(), which sees to it, or df.coalesce({options.parallelism})."
+                f"option 'sink.parallelism'={options.parallelism}: the frame has more partitions than that. Write it "
+                f"with tablestore.connectors.write(), which combines them, or use df.coalesce({options.parallelism})."
             )
             raise InvalidInputError(msg)
         keyed = self.table.coding.key_format is not None

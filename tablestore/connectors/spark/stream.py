@@ -221,7 +221,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             done.result()
         except TableStoreError as error:
-            logger.warning("%s The query goes on from its checkpoint all the same.", error)
+            logger.warning("%s The query still continues from its checkpoint.", error)
         else:
             self._committed = offsets
 

@@ -109,7 +109,7 @@ class Definitions:
             changed = change(there)
             if self._put(name, version + 1, _written(changed)):
                 return replace(changed, version=version + 1)
-        msg = f"'{name}': other programs changed its definition {_TRIES_MAX} times meanwhile. Try again."
+        msg = f"'{name}': other programs changed its definition {_TRIES_MAX} times in the meantime. Try again."
         raise ConflictError(msg)
 
     def drop(self, definition: Definition) -> None:
@@ -119,7 +119,7 @@ class Definitions:
             ConflictError: the definition is no longer the newest of its name.
         """
         if not self._put(definition.name, definition.version + 1, {"format": _FORMAT, "dropped": True}):
-            msg = f"'{definition.name}': its definition was changed meanwhile. Look at it, and try again."
+            msg = f"'{definition.name}': another program has changed its definition. Check it, and try again."
             raise ConflictError(msg)
 
     def _put(self, name: str, version: int, content: dict[str, object]) -> bool:

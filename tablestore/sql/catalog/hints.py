@@ -418,7 +418,7 @@ def stream_read(definition: Definition, *, anywhere: bool = False) -> dict[str, 
     arguments = _arguments(definition, _STREAM, "streaming")
     arguments.pop(ADDS_REPLACED, None)
     if arguments.get("scan_mode") == NEWEST_CHANGES:
-        msg = f"'{definition.name}': 'scan-mode'='{NEWEST_CHANGES}' is of batch queries. Use 'latest', from now on."
+        msg = f"'{definition.name}': 'scan-mode'='{NEWEST_CHANGES}' is for batch queries. In a stream, use 'latest'."
         raise InvalidInputError(msg)
     for name in arguments.keys() & set(_BATCH):
         arguments.setdefault("scan_mode", f"from-{name}")

@@ -61,7 +61,7 @@ class ReadRange:
         named = [name for name in (BETWEEN, BETWEEN_TIMES) if name in given]
         if given.get(MODE) == NEWEST_CHANGES:
             if named:
-                msg = f"'{MODE}'='{NEWEST_CHANGES}' is a range of its own: leave '{named[0]}' out."
+                msg = f"'{MODE}'='{NEWEST_CHANGES}' already selects a range: remove '{named[0]}'."
                 raise InvalidInputError(msg)
             return cls()
         if len(named) != 1:

@@ -288,7 +288,7 @@ class DdlReader(TypeReader, QueryReader):
 
     def _placed_column(self) -> tuple[Column, bool, ColumnPosition | None]:
         if self._is_word("WATERMARK", "FOR"):
-            self.raise_error("a WATERMARK is changed by a statement of its own: ALTER TABLE t ADD WATERMARK FOR ...")
+            self.raise_error("a WATERMARK needs a separate statement: ALTER TABLE t ADD WATERMARK FOR ...")
         self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
         column, is_key = self._column()
         if self._take("FIRST"):

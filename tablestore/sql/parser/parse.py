@@ -144,7 +144,7 @@ class FlinkParser(CallReader):
             return Explain(self._statement_set())
         explained = None if self._at_end() else self._statement()
         if not isinstance(explained, Select | Insert | StatementSet):
-            self.raise_error("EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET", start or None)
+            self.raise_error("EXPLAIN supports SELECT, INSERT INTO and STATEMENT SET", start or None)
         return Explain(explained)
 
     def _insert_after_execute(self) -> Statement:

@@ -85,7 +85,7 @@ class QueryReader(JsonReader):
         if self._take("UESCAPE"):
             mark = self._text("the escape character")
             if not _MARK.fullmatch(mark):
-                what = "expected one character that is no hex digit, blank, plus sign or quote"
+                what = "expected one character other than a hex digit, blank, plus sign or quote"
                 self.raise_error(f"UESCAPE: {what}, got '{mark}'", self._prev)
         pattern = f"{re.escape(mark)}(?:({re.escape(mark)})|([0-9A-Fa-f]{{4}})|(.?))"
         for found in re.finditer(pattern, token.text, re.DOTALL):

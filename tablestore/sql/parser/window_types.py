@@ -123,7 +123,7 @@ def _modernize(select: exp.Select, call: exp.Expr, kind: WindowKind) -> None:
     for node in list(select.find_all(exp.Anonymous)):
         name = node.name.upper()
         if name == f"{kind}_PROCTIME":
-            raise RefusedError(node, f"{name} is not supported: windows are of event time.")
+            raise RefusedError(node, f"{name} is not supported: windows use event time.")
         if name in said:
             column = exp.column(said[name])
             node.replace(exp.alias_(column, said[name]) if node.parent is select else column)

@@ -37,7 +37,7 @@ def test_a_sound_table_is_left_alone(table: Damaged) -> None:
     done = table.repair()
     assert (done.actions, done.advice, done.ok) == ((), (), True)
     assert log_of(table) == before
-    assert "nothing was to be mended" in str(done)
+    assert "nothing needed repair" in str(done)
 
 
 @pytest.mark.parametrize("lost", [[0], [2], [4], [3, 4], [0, 1, 2, 3, 4]], ids=str)
@@ -194,7 +194,7 @@ def test_a_strangers_record_stays_and_is_told(table: Damaged) -> None:
     table.write(5)
     done = table.repair()
     assert [(d.kind, d.offset) for d in done.report.differences] == [(DifferenceKind.UNREADABLE, offset)]
-    assert any("delete the topic and log.repair() again" in text for text in done.advice)
+    assert any("delete the topic and call log.repair() again" in text for text in done.advice)
     table.drop_topic()
     assert table.repair().ok
 

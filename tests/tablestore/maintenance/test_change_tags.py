@@ -29,7 +29,7 @@ def test_two_tags_made_while_their_snapshot_expires_do_not_vouch_for_each_other(
     def hold_both_too_late(self: Tags, name: str, tag: Any) -> None:
         if not waiting:
             waiting.append((name, tag))
-            with pytest.raises(NotFoundError, match="snapshot 3 has expired meanwhile"):
+            with pytest.raises(NotFoundError, match="snapshot 3 has just expired"):
                 make_tag(TableContext.open(path), "second", 3)
             return
         open_local(path).maintenance.expire(keep_last=1, older_than="0 s")
@@ -38,7 +38,7 @@ def test_two_tags_made_while_their_snapshot_expires_do_not_vouch_for_each_other(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "hold", hold_both_too_late)
-        with pytest.raises(NotFoundError, match="snapshot 3 has expired meanwhile"):
+        with pytest.raises(NotFoundError, match="snapshot 3 has just expired"):
             make_tag(TableContext.open(path), "first", 3)
     assert TableContext.open(path).files.tags.keeping() == []
 

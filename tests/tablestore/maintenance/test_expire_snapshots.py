@@ -308,7 +308,7 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "hold", expired_before)
-        with pytest.raises(NotFoundError, match="snapshot 3 has expired meanwhile"):
+        with pytest.raises(NotFoundError, match="snapshot 3 has just expired"):
             make_tag(TableContext.open(str(life.path)), "late", 3)
     assert life.table.files.tags.all() == []
     life.write(4)
@@ -335,7 +335,7 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tags, "hold", deleted_before)
-        with pytest.raises(NotFoundError, match=f"snapshot {oldest} has expired meanwhile"):
+        with pytest.raises(NotFoundError, match=f"snapshot {oldest} has just expired"):
             make_tag(TableContext.open(str(life.path)), "too-late", oldest)
     assert life.table.files.tags.keeping() == []
 

@@ -91,7 +91,7 @@ def test_maps_and_rows_in_any_batches_make_the_table_of_the_model(
         ({"fields.m.aggregate-function": "theta_sketch"}, "'theta_sketch' needs BINARY"),
         ({"fields.m.aggregate-function": "rbm32"}, "'rbm32' needs BINARY"),
         ({"fields.default-aggregate-function": "RBM64"}, "'rbm64' is not supported: the bytes .* use 'rbm32'"),
-        ({"partial-update.remove-record-on-sequence-group": "s"}, "goes with merge-engine='partial-update'"),
+        ({"partial-update.remove-record-on-sequence-group": "s"}, "needs merge-engine='partial-update'"),
         (
             {"merge-engine": "partial-update", "partial-update.remove-record-on-sequence-group": "s"},
             "'s' orders no sequence group",

@@ -227,12 +227,12 @@ def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
         stream.explain()
         assert ("tablestore-normalize" in capsys.readouterr().out) is is_there
     assert eventual.read_stream().dtypes == transactional.read_stream().dtypes
-    with pytest.raises(InvalidInputError, match=r"goes with log\.consistency='eventual'"):
+    with pytest.raises(InvalidInputError, match=r"needs log\.consistency='eventual'"):
         transactional.read_stream(normalize=True)
     with pytest.raises(InvalidInputError, match="max_rows of read_stream"):
         eventual.read_stream(max_snapshots=1)
     for wrong in ({"normalize": False}, {"normalize": False, "state_ttl": "1 d"}):
-        with pytest.raises(InvalidInputError, match="are of a normalized stream"):
+        with pytest.raises(InvalidInputError, match="need a normalized stream"):
             eventual.read_stream(state=None if "state_ttl" in wrong else tmp_path, **wrong)
     with pytest.raises(InvalidInputError, match="expected a duration"):
         eventual.read_stream(state_ttl="soon")

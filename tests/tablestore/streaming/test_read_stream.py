@@ -125,7 +125,7 @@ def test_a_micro_batch_holds_whole_snapshots_whatever_the_limits(
     ("options", "words"),
     [
         ({"scan_mode": "from-snapshot"}, "needs option 'snapshot'"),
-        ({"scan_mode": "latest", "snapshot": 1}, "goes with 'scan-mode'='from-snapshot'"),
+        ({"scan_mode": "latest", "snapshot": 1}, "needs 'scan-mode'='from-snapshot'"),
         ({"scan_mode": "newest"}, "'full' or 'latest' or 'earliest'"),
         ({"scan_mode": "from-timestamp", "timestamp": "soon"}, "ISO-8601"),
         ({"max_rows": 0}, "1 or more"),

@@ -130,7 +130,7 @@ def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
         ({"fields.a.default-value": "[1]"}, r"expected a value of type list<.*>, got '\[1\]'"),
         ({"fields.k.default-value": "1"}, r"'fields\.k\.default-value': column 'k' is in the primary key"),
         ({"fields.w.default-value": "1"}, r"'fields\.w\.default-value': there is no column 'w'"),
-        ({"fields.v.default-value": "1", "merge-engine": "partial-update"}, r"goes with merge-engine='deduplicate' or"),
+        ({"fields.v.default-value": "1", "merge-engine": "partial-update"}, r"needs merge-engine='deduplicate' or"),
     ],
 )
 def test_a_default_that_does_not_fit_is_refused(
