@@ -276,7 +276,7 @@ class LogSystem(Protocol):
             lacks some of these changes, or does not keep snapshots apart. The table's files then may have them.
 
         Raises:
-            DataLostError: nothing has these changes any more.
+            DataLostError: these changes are no longer stored anywhere.
         """
         ...
 

@@ -207,7 +207,7 @@ class LogIndex:
         return [int(name[:-5]) for name in self._storage.names() if name.endswith(".json") and name[:-5].isdigit()]
 
     def delete(self, snapshots: list[int]) -> None:
-        """Delete entries that no reader needs any more or that are wrong.
+        """Delete entries that no reader needs or that are wrong.
 
         Raises:
             TableReplacedError: the table was dropped and created again.

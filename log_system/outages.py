@@ -1,4 +1,4 @@
-"""Readers that wait: what has been answered once is asked again while brokers or stores do not answer.
+"""Outages: readers repeat a request that was answered before while brokers or stores do not answer.
 
 A running query that follows a log has nothing better to do, and the outage ends without it. What has never been
 answered, such as the first look at a wrong address, fails at once.

@@ -213,7 +213,7 @@ class TableContext:
         return self.log.verify(progress, after)
 
     def compared_up_to(self, snapshot: int) -> Compared:
-        """Return where a comparison of log and table that begins after a snapshot has to begin, by the log index.
+        """Return the position, by the log index, at which a comparison of log and table after a snapshot starts.
 
         Raises:
             NotFoundError: the log index has no entry of the snapshot.

@@ -210,7 +210,7 @@ def _first(log: KafkaLog, consumer: Any, offsets: Mapping[int, int]) -> Iterator
 
 
 def caught_up(log: KafkaLog, position: RegisterPosition, partition: int) -> RegisterPosition:
-    """Return a partition's position according to its records if these go on after the register's position.
+    """Return a partition's position according to its records, if some follow the register's position.
 
     The broker has then lost the register's last moves, though they were part of the transactions with the records.
 
@@ -299,7 +299,7 @@ def shortened_partitions(log: KafkaLog, reached: Sequence[LogEnd], now: Sequence
 
 
 def replaced(log: KafkaLog, partition: int, offset: int) -> DataLostError:
-    """Return the error for a partition that does not hold its last published record any more."""
+    """Return the error for a partition that no longer holds its last published record."""
     return DataLostError(
         f"topic {log.topic!r}, partition {partition}: the last published record, at offset {offset}, is not there "
         f"any more, or not committed. {_ANEW}"

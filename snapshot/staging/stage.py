@@ -137,7 +137,7 @@ def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
 
 
 def refuse_broken_text(batch: pa.RecordBatch) -> None:
-    """Check that strings are UTF-8, which neither Arrow nor Spark makes sure of; readers and the log need it.
+    """Check that strings are valid UTF-8: readers and the log need that, and neither Arrow nor Spark checks it.
 
     Raises:
         InvalidInputError: one is not.

@@ -133,7 +133,7 @@ def _take_bucket_key(given: dict[str, str], primary_key: Sequence[str]) -> None:
 
 
 def _take_producer(given: dict[str, str]) -> None:
-    """Replace Paimon's further ways to the changes of ``changelog-producer=lookup`` by that.
+    """Replace Paimon's other values of ``changelog-producer`` that make the same changes by ``lookup``.
 
     Raises:
         InvalidInputError: it is ``input``, and the merge engine makes other rows of those of the input.

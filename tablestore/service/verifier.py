@@ -129,7 +129,7 @@ class TableVerifier:
     def round(self) -> bool:
         """Compare new snapshots, then one step of the whole log if that is due; return whether there is more to do.
 
-        1. Read the stored position: another service may have gone on meanwhile, and then did this round.
+        1. Read the stored position: another service may have continued in the meantime and done this round.
         2. Compare the snapshots again that had differences.
         3. Compare the snapshots that were published since, step by step, and store the position after each.
         4. Compare one step of the whole log, if that is due, and store the position.
@@ -249,7 +249,7 @@ class TableVerifier:
             return so_far.compared
 
     def _store(self, table: TableContext, file: VerifiedFile, state: Verified) -> Verified:
-        """Store a state, unless the table was dropped meanwhile; return what is stored."""
+        """Store a state, unless the table was dropped in the meantime; return what is stored."""
         table.check_same()
         state = file.write(state)
         try:

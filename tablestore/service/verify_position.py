@@ -113,7 +113,7 @@ class VerifiedFile:
         self._storage = table.child(INDEX)
 
     def read(self, table_id: str) -> Verified:
-        """Return the state; that of nothing compared if there is none, it is damaged, or it is of another table."""
+        """Return the state; an empty state if there is none, or it is damaged or belongs to another table."""
         text = self._storage.read(FILE)
         try:
             found = None if text is None else Verified.from_json(text)
@@ -137,7 +137,7 @@ class VerifiedFile:
 
 
 def merged(kept: Iterable[Difference], found: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return differences without those that name a place again; the later one of a place counts."""
+    """Return one difference for each place, the latest."""
     by_place: dict[tuple[Any, ...], Difference] = {}
     for each in (*kept, *found):
         # A record at the end of the log belongs to the next snapshot as soon as there is one.

@@ -83,7 +83,7 @@ def _full_disk(error: Exception) -> str | None:
 
 
 def plain_queries(spark: SparkSession) -> None:
-    """Let streaming queries raise an error of this program, which ended them, with its message alone.
+    """Make streaming queries that an error of this program has ended raise its message only.
 
     This goes for all queries in sessions of this kind, also those that the user starts, whose ``foreachBatch`` writes
     to a table. The class stays ``StreamingQueryException``; Spark's own exception, with tracebacks, offsets and plans

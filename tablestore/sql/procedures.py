@@ -27,7 +27,7 @@ def call(scope: Scope, statement: Call) -> Result:
 
     Raises:
         NotFoundError: there is no such table, snapshot, tag or consumer.
-        InvalidInputError: it is no store table, or a value is not valid.
+        InvalidInputError: it is not a store table, or a value is not valid.
     """
     given: dict[str, Any] = dict(statement.arguments)
     name = given.pop("table").removeprefix(PREFIX).strip("`")

@@ -110,7 +110,7 @@ class Consumers:
         return self._table.delete(*(f"{CONSUMERS}/{_file(name)}" for name in names), folder=folder)
 
     def announce(self, oldest: int, table: str, folder: int | None = None) -> str:
-        """Announce an expiry of what is below ``oldest``; return the announcement's name for ``withdraw``.
+        """Announce that snapshots before ``oldest`` expire; return the announcement's name for ``withdraw``.
 
         A crash leaves it; the next expiry that gets as far removes it.
         """
@@ -123,7 +123,7 @@ class Consumers:
         return max((oldest for oldest, of in self._announcements().values() if of == table), default=0)
 
     def withdraw(self, announcement: str, oldest: int) -> None:
-        """Remove an announcement whose expiry has ended, and those of expiries that could change nothing any more.
+        """Remove the announcement of an expiry that has ended, and of those that can no longer change anything.
 
         Args:
             announcement: its name.

@@ -41,7 +41,7 @@ from tablestore.streaming.consumers import ConsumerProgress
 REPORT_SECONDS: Final = 1.0
 """How old the end of a source in a query's progress may be: Spark asks for it each time it looks for new rows."""
 _REST: Final = 4
-"""How much longer than it has looked in vain a stream waits before it looks again."""
+"""How many times the duration of a look that found nothing a stream waits before the next one."""
 _REST_SECONDS_MAX: Final = 1.0
 
 Offset = dict[str, Any]

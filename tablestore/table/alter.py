@@ -101,7 +101,7 @@ class Alter(HasHandle):
         return self(DropColumn(name))
 
     def rename_column(self, name: str, to: str) -> Snapshot | None:
-        """Rename a column. Delta readers of the base table go on seeing the physical name.
+        """Rename a column. Delta readers of the base table still see the physical name.
 
         Args:
             name: The column, or the path of a field.

@@ -129,7 +129,7 @@ def _check_waits(files: TableFiles, skip: Collection[int], waiting: Collection[i
 
 
 def _stage(table: TableContext, found: Sequence[Commit]) -> _StagedDifference:
-    """Write what versions changed into files of changes."""
+    """Write the changes of some versions to change files."""
     files, staged = table.files, _StagedDifference()
     writer = ParquetFiles(
         files.storage,

@@ -54,7 +54,7 @@ class OperationMetrics:
         self._events[what].labels(path).inc()
 
     def failed(self, path: str, kind: str) -> None:
-        """Do nothing: who tries again counts errors."""
+        """Do nothing: the caller that retries counts errors."""
 
 
 class WriterMetrics(OperationMetrics):

@@ -44,7 +44,7 @@ class Facts:
         snapshot: the snapshot; None if its entry in the Delta log cannot be read.
         rows: number of its changes in each partition; empty if its entry in the Delta log cannot be read.
         lost: why the snapshot cannot be read; empty if it can.
-        expired: whether it cannot be read because it has expired, which is no damage.
+        expired: whether it cannot be read because it has expired; that is not damage.
     """
 
     snapshot: Snapshot | None

@@ -222,7 +222,7 @@ def verify(
 
 
 def _compared(seen: Inspection, snapshot: int, now: Sequence[LogEnd]) -> Compared:
-    """Return where a comparison that begins after ``snapshot`` has to begin."""
+    """Return the position at which a comparison after ``snapshot`` starts."""
     epochs = tuple(end.epoch for end in now)
     ends = (found.end_before(snapshot + 1) for found in seen.maps)
     known = (found.start if end is None else end for found, end in zip(seen.maps, ends, strict=True))

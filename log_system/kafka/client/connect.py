@@ -307,7 +307,7 @@ def flush(producer: Any, seconds: float) -> None:
 
 
 def discard(producer: Any) -> None:
-    """Drop what a producer has queued, without waiting for the broker; the producer is not used any more.
+    """Drop what a producer has queued, without waiting for the broker; the producer must not be used afterwards.
 
     The delivery reports of dropped records hold the producer, its threads and its connections until they are served.
     In a process that was forked, the producer is left alone: its threads do not answer.

@@ -75,7 +75,7 @@ def lend(options: Hashable, make: Callable[[], SharedAdmin]) -> SharedAdmin:
 
 
 def forget(admin: SharedAdmin) -> None:
-    """Lend a client to no further caller, since it has failed or may use a broker that does not lead any more."""
+    """Stop lending a client, because it has failed or may use a broker that is no longer the leader."""
     for key, held in list(_open.items()):
         if held is admin:
             _open.pop(key, None)

@@ -330,7 +330,7 @@ def partitions_noted() -> Iterator[list[tuple[str, list[Partition]]]]:
 
 
 def check_partitions(checkpoint: str, noted: Sequence[tuple[str, Sequence[Partition]]]) -> None:
-    """Check that a query that goes on from a checkpoint has no source for a partition that is not in it.
+    """Check that a query that continues from a checkpoint has no source for a partition that is not in it.
 
     Args:
         checkpoint: the query's checkpoint, which need not exist.

@@ -128,8 +128,8 @@ def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _last_rows(decoder: MessageDecoder, batches: Iterable[Records], part: FetchRange) -> Iterator[pa.RecordBatch]:
     """Decode at least the last message of each key; leaving out others before they are decoded saves most of the work.
 
-    A message that is no row, such as one whose parse error is ignored, does not replace the one before. Where there is
-    one, all messages are decoded.
+    A message that is not a row, such as one whose parse error is ignored, does not replace the one before. If there
+    is one, all messages are decoded.
     """
     for records in _windows(batches):
         last = records

@@ -276,7 +276,7 @@ def _overridden(defined: Options, given: Options) -> Options:
 
 
 def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
-    """Return the hint of a store table with Paimon's options under the names and values that they have here.
+    """Return the hint of a store table with Paimon's options translated to the names and values used here.
 
     Raises:
         InvalidInputError: an option is given twice, or there is no such mode.

@@ -50,7 +50,7 @@ def is_change_table(scope: Scope, name: str) -> bool:
 
 
 def definition_of(scope: Scope, name: str) -> Definition:
-    """Return the definition of a table or view; of a metadata table, that of the table it is of.
+    """Return the definition of a table or view; for a metadata table, that of its table.
 
     Raises:
         NotFoundError: there is no such table or view.

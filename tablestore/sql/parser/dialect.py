@@ -275,7 +275,7 @@ def _sized(cast: exp.Cast) -> exp.Expr:
 
 
 def _escape_backslashes(like: exp.Like) -> None:
-    """Change a pattern in place: without ESCAPE a backslash is no escape, which it is in Spark."""
+    """Change a pattern in place: without ESCAPE, a backslash is not an escape character, but in Spark it is one."""
     pattern = like.expression
     if not (isinstance(pattern, exp.Literal) and pattern.is_string):
         pairs = [exp.Literal.string(text) for text in ("\\", "\\\\")]

@@ -74,8 +74,8 @@ class DropPartitions:
 
     Attributes:
         partitions: the values of columns for each.
-        if_exists: whether a missing table is no error.
-        if_there: whether a missing partition is no error.
+        if_exists: whether a missing table is ignored.
+        if_there: whether a missing partition is ignored.
     """
 
     name: str

@@ -191,7 +191,7 @@ def _inside(scope: Scope, name: str) -> DataFrame:
 
 
 def open_inside(scope: Scope, name: str) -> TableStore:
-    """Open the table that a metadata table is of.
+    """Open the table of a metadata table.
 
     Raises:
         InvalidInputError: it is a connector table, which has no metadata tables.

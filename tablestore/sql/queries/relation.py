@@ -56,7 +56,7 @@ class Relation:
         every: returns all changes by key, in the order of each key, where ``changelog`` merges those of a micro-batch;
             None if that is not possible.
         key: positions of columns by which rows are unique; empty if there is a single row, None if nothing is known.
-        keys: the keys of the parts of a UNION ALL whose rows change; None if it is no union, or one is not known.
+        keys: the keys of the parts of a UNION ALL whose rows change; None if it is not a union, or one is not known.
         endless: whether it is unbounded.
         chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
             Spark cannot know to be correct.

@@ -285,7 +285,7 @@ class DebeziumAvroFormat(PortableFormat):
 
 
 def _bad(found: DecodedRows, number: int) -> BadRecordError:
-    """Return the error of an envelope that is no change."""
+    """Return the error for an envelope that is not a change."""
     row = {name: column[number] for name, column in zip(found.batch.schema.names, found.batch.columns, strict=True)}
     op, position = row["op"].as_py(), int(found.record[number])
     if op not in ("c", "r", "u", "d"):

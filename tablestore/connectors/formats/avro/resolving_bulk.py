@@ -30,7 +30,7 @@ _TIMESTAMPS: Final = {f"{local}timestamp-{unit}" for local in ("", "local-") for
 
 
 def resolving_bulk(written: AvroType, schema: pa.Schema) -> ReadBulk:
-    """Return what decodes payloads of a schema to rows of another in bulk; it leaves all out if it cannot."""
+    """Return a bulk decoder of one schema's payloads to another schema's rows; it leaves out what it cannot decode."""
     wanted = pa.field("", pa.struct(list(schema)))
     read = _field(written, "", wanted) if len(schema) else None
 

@@ -80,7 +80,7 @@ def check_times(wanted: Sequence[MessageMetadata], values: Mapping[str, Any]) ->
     """Check the fields of one message, by name.
 
     Raises:
-        UnfitError: a field is no time that a column can show.
+        UnfitError: a field is not a time that a column can show.
     """
     for each in wanted:
         value = pa.array([values[each.field.name]], each.field.type)
