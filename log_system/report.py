@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -236,6 +237,10 @@ class Findings:
         """Add a note unless it has already been added."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def report(self, path: str, **facts: Any) -> Report:
+        """Return the report of the table at ``path``; ``facts`` are its further fields."""
+        return Report(path, tuple(self.differences), self.more, notes=tuple(self.notes), **facts)
 
 
 def advice(differences: Iterable[Difference]) -> tuple[str, ...]:

@@ -207,17 +207,14 @@ def verify(
     check_register(seen, findings)
     note_retention(seen, findings)
     note_topic(seen.entries, seen.topic_id, findings)
-    return Report(
+    return findings.report(
         table.path,
-        tuple(findings.differences),
-        findings.more,
-        tuple(sorted(pending)) if has_changes else (),
-        tuple(findings.notes),
-        len(contents.compared),
-        sum(found.scan.records for found in seen.maps),
-        contents.rows,
-        _compared(seen, min(pending, default=seen.last + 1) - 1, ends),
-        seen.after,
+        pending=tuple(sorted(pending)) if has_changes else (),
+        snapshots=len(contents.compared),
+        records=sum(found.scan.records for found in seen.maps),
+        rows=contents.rows,
+        compared=_compared(seen, min(pending, default=seen.last + 1) - 1, ends),
+        after=seen.after,
     )
 
 

@@ -62,10 +62,14 @@ class _Seen:
     first: int = 0
 
     @property
+    def listed(self) -> int:
+        """The newest committed snapshot that the index lists."""
+        return max((s for s in self.entries if s <= self.newest), default=0)
+
+    @property
     def settled(self) -> int:
         """The newest snapshot that the log is known to hold."""
-        listed = max((s for s in self.entries if s <= self.newest), default=0)
-        return min((listed if held is None else held.snapshot for held in self.register), default=0)
+        return min((self.listed if held is None else held.snapshot for held in self.register), default=0)
 
     def settled_end(self, partition: int) -> int:
         """Return the offset at which the settled part of a partition ends."""
@@ -135,23 +139,14 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
         findings.add(
             DifferenceKind.HISTORY, f"the index lists another commit than the table's. {RESTORED}", snapshot=snapshot
         )
-    listed = max((s for s in seen.entries if s <= seen.newest), default=0)
-    ends = tuple(map(seen.settled_end, range(log.partitions)))
-    return Report(
+    ends, epochs = map(seen.settled_end, range(log.partitions)), (end.epoch for end in log_end)
+    commit = table.files.fingerprint(seen.settled)
+    return findings.report(
         table.path,
-        tuple(findings.differences),
-        findings.more,
-        tuple(range(listed + 1, seen.newest + 1)),
-        tuple(findings.notes),
+        pending=tuple(range(seen.listed + 1, seen.newest + 1)),
         snapshots=1,
         records=meter.total,
-        compared=Compared(
-            seen.settled,
-            ends,
-            table.files.fingerprint(seen.settled),
-            seen.topic_id,
-            tuple(end.epoch for end in log_end),
-        ),
+        compared=Compared(seen.settled, tuple(ends), commit, seen.topic_id, tuple(epochs)),
         after=0 if after is None else after.snapshot,
     )
 
