@@ -37,11 +37,11 @@ def _printable(value: pa.Scalar) -> Any:
         return str(np.datetime64(value.value, "us")).replace("T", " ") + ("Z" if value.type.tz else "")
 
 
-def python_row(row: pa.RecordBatch, what: str) -> dict[str, Any]:
+def python_row(row: pa.RecordBatch) -> dict[str, Any]:
     """Return a batch of one row as a dict.
 
     Raises:
-        InvalidInputError: a column has a date or timestamp that Python does not have; the message starts with ``what``.
+        InvalidInputError: a column has a date or timestamp that Python does not have.
     """
     try:
         return dict(row.to_pylist()[0])
@@ -51,7 +51,7 @@ def python_row(row: pa.RecordBatch, what: str) -> dict[str, Any]:
                 column.to_pylist()
             except _BEYOND:
                 msg = (
-                    f"{what}: column {name!r} is {printable(column)[0]!r}, and Python's dates are of the years 1 to "
+                    f"get: column {name!r} is {printable(column)[0]!r}, and Python's dates are of the years 1 to "
                     "9999. Leave the column out with columns=[...], or use to_arrow(filter=...)."
                 )
                 raise InvalidInputError(msg) from error

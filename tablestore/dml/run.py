@@ -83,7 +83,7 @@ class Verbs:
         self._writer.refresh().check_says_deletes("overwrite", all_rows=where is None and not dynamic)
 
         def check() -> Column | None:
-            self._check_rows(frame, "overwrite")
+            self._check_new_rows(frame)
             return None if where is None or dynamic else self._condition(where, "overwrite")
 
         checked = self._writer.checked(check)
@@ -194,14 +194,14 @@ class Verbs:
         # Not kept: Spark Connect checks nothing on a frame whose columns it has been asked for before.
         return empty(self._spark, self._table.spec.schema)
 
-    def _check_rows(self, frame: DataFrame, verb: str) -> None:
-        """Check that a frame's columns are the table's.
+    def _check_new_rows(self, frame: DataFrame) -> None:
+        """Check that the columns of a frame of new rows are the table's.
 
         Raises:
             InvalidInputError: columns are missing, unknown or of another type, or the frame has ``_change_type``.
         """
         if any(name.lower() == CHANGE_TYPE for name in frame.columns):
-            msg = f"{verb}: expected no column {CHANGE_TYPE!r}: all rows are new. Drop it, or write() the changes."
+            msg = f"overwrite: expected no column {CHANGE_TYPE!r}: all rows are new. Drop it, or write() the changes."
             raise InvalidInputError(msg)
         check_columns(frame.schema, self._table.spec)
 

@@ -43,7 +43,7 @@ def get_row(table: TableContext, snapshot: int, key: object, columns: list[str] 
         for part in snapshot_splits(table.files, snapshot, tasks=1, bucket=bucket, predicate=condition):
             found = engine.row_of(part.base, part.changes, condition, columns=columns)
             if found is not None:
-                return python_row(found, "get")
+                return python_row(found)
     return None
 
 

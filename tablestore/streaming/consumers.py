@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
@@ -151,14 +150,13 @@ class Consumers:
 class ConsumerProgress:
     """Writes one stream's progress when it advances, and at intervals so that the consumer does not count as stale."""
 
-    def __init__(self, table: TableContext, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, table: TableContext, name: str) -> None:
         """Track the progress of consumer ``name``."""
         self._table = table
         self._consumers = Consumers(table.files.storage)
         expiration = table.options.consumer_expiration_ms
         self._touch_seconds = _TOUCH_SECONDS if expiration is None else min(_TOUCH_SECONDS, expiration / 4_000)
         self._name = name
-        self._clock = clock
         self._told: tuple[Position, float] | None = None
 
     def begun(self) -> Position | None:
@@ -184,7 +182,7 @@ class ConsumerProgress:
             DataLostError: the consumer is new, and changes after the snapshot have already expired.
             TableReplacedError: the table was dropped and created again.
         """
-        now = self._clock()
+        now = time.monotonic()
         if self._told is not None and self._told[0] == reached and now - self._told[1] < self._touch_seconds:
             return
         self._put(reached, reached.snapshot + 1, begun=True)

@@ -95,7 +95,7 @@ def _all(texts: pa.Array, data_type: pa.DataType, separator: str) -> pa.Array:
     """
     if pt.is_integer(data_type):
         # Arrow accepts 0x1f, Java does not.
-        _refuse(_has_letter(texts, "x"))
+        _refuse(_has_x(texts))
         return texts.cast(data_type)
     if pt.is_decimal(data_type):
         return texts.cast(data_type)
@@ -149,6 +149,6 @@ def _spans(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts, ends, data
 
 
-def _has_letter(texts: pa.Array, letter: str) -> bool:
-    """Return whether any text contains a letter in either case; bytes of NULL slots may cause a false positive."""
-    return bool(((bytes_of(texts) | 0x20) == ord(letter)).any())
+def _has_x(texts: pa.Array) -> bool:
+    """Return whether any text contains an ``x`` or ``X``; bytes of NULL slots may cause a false positive."""
+    return bool(((bytes_of(texts) | 0x20) == ord("x")).any())
