@@ -29,15 +29,35 @@ app = Typer(
     # A local variable may contain a password.
     pretty_exceptions_show_locals=False,
 )
-sql.add_to(app)
-warehouse.add_to(app)
-read.add_to(app)
-recover.add_to(app)
-log.add_to(app)
-compact_drop.add_to(app)
-audit.add_to(app)
-maintenance.add_to(app)
-prepare.add_to(app)
+for command in (
+    sql.sql,
+    warehouse.tables,
+    warehouse.serve,
+    read.describe,
+    read.read,
+    read.changes,
+    read.tail,
+    recover.snapshots,
+    recover.recover,
+    log.log,
+    compact_drop.compact,
+    compact_drop.drop,
+    audit.verify,
+    audit.repair,
+    maintenance.expire,
+    maintenance.rollback,
+    maintenance.tag,
+    maintenance.tags,
+    maintenance.consumers,
+    maintenance.inspect,
+    maintenance.delete_tag,
+    maintenance.remove_orphans,
+    maintenance.expire_partitions,
+    maintenance.reset_consumer,
+    prepare.prepare,
+    prepare.pack,
+):
+    app.command()(command)
 app.add_typer(kafka.app, name="kafka")
 
 

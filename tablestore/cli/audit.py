@@ -11,7 +11,7 @@ from typing import Annotated
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
-from typer import Exit, Option, Typer
+from typer import Exit, Option
 
 from log_system import report as reports
 from log_system.report import RepairReport, Report
@@ -68,12 +68,6 @@ def _show_repair(path: str, done: RepairReport) -> None:
     _show(path, done.report)
     for text in done.advice:
         console.print(Text(text), soft_wrap=True)
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(verify)
-    app.command()(repair)
 
 
 def _show(path: str, report: Report) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from typer import Abort, Exit, Option, Typer, confirm
+from typer import Abort, Exit, Option, confirm
 
 from log_system.jars import waiting
 from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError, UnavailableError
@@ -87,9 +87,3 @@ def _asked(path: str, given: Mapping[str, object], *, keep_topic: bool) -> tuple
         return path, ""
     owns = table.spec.owns_topic and not keep_topic
     return table.path, f" and its topic {table.log.storage.name!r}" if owns else ""
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(compact)
-    app.command()(drop)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Annotated
 
 from rich.text import Text
-from typer import Option, Typer
+from typer import Option
 
 from log_system.index import IndexEntry
 from snapshot.errors import InvalidInputError
@@ -83,8 +83,3 @@ def _fields(snapshot: Snapshot, entry: IndexEntry | None) -> dict[str, object]:
 def _cells(snapshot: Snapshot, entry: IndexEntry | None) -> tuple[object, ...]:
     ranges = [] if entry is None else [f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows]
     return snapshot.id, snapshot.operation, snapshot.rows, "not yet" if entry is None else "yes", "  ".join(ranges)
-
-
-def add_to(app: Typer) -> None:
-    """Add the command to the application."""
-    app.command()(log)

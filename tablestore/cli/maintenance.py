@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 from rich.text import Text
-from typer import Argument, Option, Typer
+from typer import Argument, Option
 
 from log_system.jars import waiting
 from snapshot.messages import counted
@@ -156,16 +156,6 @@ def inspect(
 ) -> None:
     """Show one of the table's metadata tables."""
     show(inspected(TableContext.open(path, client_options(option)), what), as_json)
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    for command in (expire, rollback, tag, tags, consumers, inspect):
-        app.command()(command)
-    app.command("delete-tag")(delete_tag)
-    app.command("remove-orphans")(remove_orphans)
-    app.command("expire-partitions")(expire_partitions)
-    app.command("reset-consumer")(reset_consumer)
 
 
 def tell(report: Any, as_json: bool) -> None:

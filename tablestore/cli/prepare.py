@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option, Typer
+from typer import Argument, Option
 
 from log_system.class_archive import archive_classes
 from log_system.jars import find_java
@@ -68,12 +68,6 @@ def pack(
         f"  SparkSession.builder{calls}",
     ):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(prepare)
-    app.command()(pack)
 
 
 def _archive_spark() -> Path:

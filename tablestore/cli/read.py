@@ -8,7 +8,7 @@ from typing import Annotated
 import pyarrow as pa
 from rich.table import Table
 from rich.text import Text
-from typer import Option, Typer
+from typer import Option
 
 from snapshot.schema.json_types import sql_columns
 from tablestore.cli.console import AsJson, result_console
@@ -128,9 +128,3 @@ def _tailed(table: LocalTable, start: str, follow: bool) -> Iterator[pa.RecordBa
     if is_tag(start):
         return table.tail(tag=start, follow=follow)
     return table.tail(timestamp=start, follow=follow)
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    for command in (describe, read, changes, tail):
-        app.command()(command)

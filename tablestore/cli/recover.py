@@ -6,7 +6,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
-from typer import Argument, Option, Typer
+from typer import Argument, Option
 
 from log_system.jars import waiting
 from log_system.kafka.client.secrets import ClientValue, wrap
@@ -101,12 +101,6 @@ def _show(adopted: Adoption) -> None:
         console.print(f"Adopted: {what}, {counted(adopted.rows, 'change')}.", highlight=False, soft_wrap=True)
     for skipped in adopted.skipped:
         console.print(f"Left out of the log permanently: {skipped}.", highlight=False, soft_wrap=True)
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(snapshots)
-    app.command()(recover)
 
 
 def client_options(given: list[str] | None) -> dict[str, ClientValue]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option, Typer
+from typer import Option
 
 from log_system.kafka.client.secrets import wrap
 from tablestore.cli.console import AsJson, name_values
@@ -50,8 +50,3 @@ def sql(
     texts = list(text or []) if file or text else [text_of(sys.stdin.buffer.read(), "standard input")]
     statements = [statement for each in file or [] for statement in statements_in(each)] + statements_of(texts)
     Runner.of(warehouse, settings, options, as_json=as_json, live=live).run_all(statements)
-
-
-def add_to(app: Typer) -> None:
-    """Add the command to the application."""
-    app.command()(sql)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 from rich.text import Text
-from typer import Argument, Option, Typer
+from typer import Argument, Option
 
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.storage import Storage
@@ -102,12 +102,6 @@ def serve(  # noqa: PLR0913, PLR0917 - every option of the command
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             console.print("Stopping ...", highlight=False)
-
-
-def add_to(app: Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(tables)
-    app.command()(serve)
 
 
 def _newest(place: Storage) -> int | str:
