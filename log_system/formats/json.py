@@ -421,7 +421,7 @@ def _as_read(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: boo
     """Return changes as upserts and deletes; of a deleted row, only the key is left."""
     if not primary_key or is_truncate(changes):
         return changes
-    kinds = changes.column(changes.schema.get_field_index(KIND))
+    kinds = changes.column(KIND)
     deletes = pc.equal(kinds, int(RowKind.DELETE))
     has_deletes = pc.any(deletes).as_py()
     columns = []

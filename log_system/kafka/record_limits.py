@@ -179,7 +179,7 @@ class RecordCheck:
         """Return a description of a row for messages: its key or, without a key, its columns, all shortened."""
         names = [name for name in self.log.primary_key if name in row.schema.names]
         names = names or [name for name in row.schema.names if name != KIND]
-        texts = [f"{name}={_short(printable(row.column(row.schema.get_field_index(name)))[0])}" for name in names]
+        texts = [f"{name}={_short(printable(row.column(name))[0])}" for name in names]
         shown = ", ".join(texts)
         return f"row with {shown if len(shown) <= 4 * _SHOWN else shown[: 4 * _SHOWN] + '...'}"
 

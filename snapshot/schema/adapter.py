@@ -45,7 +45,7 @@ class Adapter:
         own = batch.select(self.given.named.names)
         fitted = fit(relabelled(own, _like(own.schema, self.given.physical)), self.wanted, self.why)
         further = [field for field in batch.schema if field.name not in set(self.given.named.names)]
-        arrays = [*fitted.columns, *(batch.column(batch.schema.get_field_index(field.name)) for field in further)]
+        arrays = [*fitted.columns, *(batch.column(field.name) for field in further)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self.wanted.named, *further]))
 
 

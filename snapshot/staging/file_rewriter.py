@@ -129,7 +129,7 @@ class FileRewriter:
         refuse_partitions(after, self.spec, wanted)
         for field in self.spec.arrow:
             if not field.nullable:
-                column = after.column(after.schema.get_field_index(field.name))
+                column = after.column(field.name)
                 refuse_nulls(pc.and_(column.is_null(), wanted), field.name, self.spec)
         return after
 

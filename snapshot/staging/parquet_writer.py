@@ -345,7 +345,7 @@ class BucketedChanges:
     def write(self, bucket: int, changes: pa.RecordBatch) -> None:
         """Add changes of a bucket."""
         self._writer("", bucket, self._schema).write(relabelled(changes, self._schema))
-        kinds = changes.column(changes.schema.get_field_index(KIND))
+        kinds = changes.column(KIND)
         deletes = pc.sum(pc.equal(kinds, int(RowKind.DELETE))).as_py() or 0
         self._deletes[bucket] = self._deletes.get(bucket, 0) + deletes
 

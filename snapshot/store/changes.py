@@ -207,7 +207,7 @@ class SnapshotChanges:
                 kind = self.columns.physical.field(name).type
                 batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(kind))
         if KIND in batch.schema.names:
-            kinds = batch.column(batch.schema.get_field_index(KIND))
+            kinds = batch.column(KIND)
         else:
             kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
             kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)

@@ -101,7 +101,7 @@ class TruncatedChanges:
             yield truncate_row(self.schema)
         skip = max(skip - 1, 0)
         for batch in self.held.batches(bucket):
-            kinds = batch.column(batch.schema.get_field_index(KIND))
+            kinds = batch.column(KIND)
             coming = batch.filter(pc.not_equal(kinds, int(RowKind.DELETE)))
             if skip < coming.num_rows:
                 yield coming.slice(skip)

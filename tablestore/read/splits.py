@@ -102,7 +102,7 @@ def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
         if batch.num_rows == 0:
             continue
         if CHANGE_TYPE in schema.names:
-            kinds = batch.column(batch.schema.get_field_index(KIND))
+            kinds = batch.column(KIND)
             names = pa.array(CHANGE_TYPE_NAMES, pa.string())
             yield conform(batch.append_column(CHANGE_TYPE, names.take(kinds)), schema)
         else:

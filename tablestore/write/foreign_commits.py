@@ -140,7 +140,7 @@ def _stage(table: TableContext, found: Sequence[Commit]) -> _StagedDifference:
     )
     with removed_on_error({0: writer}, files.storage):
         for batch in _difference(files, found).changes():
-            kinds = batch.column(batch.schema.get_field_index(KIND)).to_numpy()
+            kinds = batch.column(KIND).to_numpy()
             staged.deletes += int((kinds == RowKind.DELETE).sum())
             writer.write(relabelled(batch, with_kind(files.spec.physical)))
         _check_says_deletes(table, found, staged.deletes)

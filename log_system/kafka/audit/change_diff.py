@@ -146,7 +146,7 @@ def _first_difference(left: pa.RecordBatch, right: pa.RecordBatch) -> int:
     """Return the number of equal rows at the start; NULL equals NULL and NaN equals NaN."""
     first: int = min(left.num_rows, right.num_rows)
     for name in left.schema.names:
-        a, b = (side.column(side.schema.get_field_index(name)).slice(0, first) for side in (left, right))
+        a, b = (side.column(name).slice(0, first) for side in (left, right))
         if a.equals(b):
             continue
         differ = np.flatnonzero(~equal(a, b))
