@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from typer import Exit, Option
 
-from log_system import report as reports
 from log_system.report import RepairReport, Report
 from snapshot.messages import counted
-from tablestore.cli.console import AsJson, console
-from tablestore.cli.output import print_json, show_rows
-from tablestore.cli.recover import Client, Path, client_options
+from tablestore.cli.console import AsJson, Client, Path, client_options, console
+from tablestore.cli.output import print_json, progress_bar, show_rows
 from tablestore.context import TableContext
 from tablestore.write.publish import recover
 
@@ -102,13 +97,3 @@ def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None
     facts = asdict(replace(report, differences=()))
     count = len(report.differences) + report.more
     print_json(console, {"ok": report.ok, **facts, "differences": count, **(more or {})})
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[reports.Progress]:
-    """Yield a callback that updates a progress bar on standard error; the bar is shown only in a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    shown = Console(stderr=True)
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
-        line = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(line, completed=done, total=total)

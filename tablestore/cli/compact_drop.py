@@ -10,9 +10,8 @@ from typer import Abort, Exit, Option, confirm
 from log_system.jars import waiting
 from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
-from tablestore.cli.console import INTERRUPTED, AsJson, console, result_console
+from tablestore.cli.console import INTERRUPTED, AsJson, Client, Path, client_options, console, result_console
 from tablestore.cli.output import print_json
-from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
 from tablestore.ddl.intent import read_intent
 from tablestore.local.threads import run_in_threads

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 
 from rich.console import Console
 from rich.text import Text
-from typer import Exit, Option
+from typer import Argument, Exit, Option
 from typer.core import TyperGroup
 
+from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError, TableStoreError
 
 _UNBOUNDED = 100_000
@@ -40,6 +41,18 @@ INTERRUPTED = 130
 """Ctrl-C ended the command."""
 
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object per line instead of tables.")]
+Path = Annotated[str, Argument(help="Folder of the table.")]
+Point = Annotated[
+    str | None, Option("--snapshot", "-s", help="A snapshot id, a tag or a time. Default: the newest snapshot.")
+]
+Client = Annotated[
+    list[str] | None, Option("--option", "-o", help="Kafka client option that is not stored: kafka.NAME=VALUE.")
+]
+
+
+def client_options(given: list[str] | None) -> dict[str, ClientValue]:
+    """Parse the values of option ``Client``."""
+    return wrap(name_values(given, "--option"))
 
 
 def name_values(given: list[str] | None, option: str) -> dict[str, str]:

@@ -13,9 +13,8 @@ from log_system.index import IndexEntry
 from snapshot.errors import InvalidInputError
 from snapshot.messages import counted
 from snapshot.records import Snapshot
-from tablestore.cli.console import AsJson, result_console
+from tablestore.cli.console import AsJson, Client, Path, client_options, result_console
 from tablestore.cli.output import print_json, show_rows
-from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import lag
 

@@ -11,10 +11,8 @@ from typer import Argument, Option
 
 from log_system.jars import waiting
 from snapshot.messages import counted
-from tablestore.cli.audit import progress_bar
-from tablestore.cli.console import AsJson, console
-from tablestore.cli.output import print_json, show_rows
-from tablestore.cli.recover import Client, Path, client_options
+from tablestore.cli.console import AsJson, Client, Path, Point, client_options, console
+from tablestore.cli.output import print_json, progress_bar, show_rows
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import INSPECTED, inspected
 from tablestore.local.threads import run_in_threads
@@ -29,9 +27,6 @@ from tablestore.streaming.consumers import reset_consumer as reset
 
 DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
 Tag = Annotated[str, Argument(help="Name of the tag.")]
-Point = Annotated[
-    str | None, Option("--snapshot", "-s", help="A snapshot id, a tag or a time. Default: the newest snapshot.")
-]
 
 
 def expire(

@@ -6,15 +6,18 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from log_system import report as reports
 from log_system.formats.changes_schema import relabel
 from log_system.formats.duckdb_json import (
     can_be_unusual,
@@ -191,3 +194,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return str(value)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[reports.Progress]:
+    """Yield a callback that updates a progress bar on standard error; the bar is shown only in a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    shown = Console(stderr=True)
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        line = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total)

@@ -11,10 +11,8 @@ from rich.text import Text
 from typer import Option
 
 from snapshot.schema.json_types import sql_columns
-from tablestore.cli.console import AsJson, result_console
-from tablestore.cli.maintenance import Point
+from tablestore.cli.console import AsJson, Client, Path, Point, client_options, result_console
 from tablestore.cli.output import BatchPrinter, print_json, show_batches, show_rows
-from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
 from tablestore.local.table import LocalTable, open_local
 from tablestore.read.time_travel import is_tag

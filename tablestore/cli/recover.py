@@ -6,21 +6,15 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from log_system.jars import waiting
-from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.messages import counted
-from tablestore.cli.console import AsJson, console, name_values
+from tablestore.cli.console import AsJson, Client, Path, client_options, console
 from tablestore.cli.output import print_json, show_rows
 from tablestore.context import TableContext
 from tablestore.write import publish
 from tablestore.write.foreign_commits import Adoption, adopt
-
-Path = Annotated[str, Argument(help="Folder of the table.")]
-Client = Annotated[
-    list[str] | None, Option("--option", "-o", help="Kafka client option that is not stored: kafka.NAME=VALUE.")
-]
 
 
 def snapshots(
@@ -101,8 +95,3 @@ def _show(adopted: Adoption) -> None:
         console.print(f"Adopted: {what}, {counted(adopted.rows, 'change')}.", highlight=False, soft_wrap=True)
     for skipped in adopted.skipped:
         console.print(f"Left out of the log permanently: {skipped}.", highlight=False, soft_wrap=True)
-
-
-def client_options(given: list[str] | None) -> dict[str, ClientValue]:
-    """Parse client options of the form ``NAME=VALUE``."""
-    return wrap(name_values(given, "--option"))

@@ -14,9 +14,8 @@ from typer import Argument, Option
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
-from tablestore.cli.console import AsJson, console, result_console
+from tablestore.cli.console import AsJson, Client, client_options, console, result_console
 from tablestore.cli.output import show_rows
-from tablestore.cli.recover import Client, client_options
 from tablestore.tracing import trace
 
 Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of the tables and their definitions.")]
