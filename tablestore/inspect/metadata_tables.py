@@ -14,7 +14,7 @@ from snapshot.delta.log import DataFile
 from snapshot.errors import InvalidInputError
 from snapshot.schema.json_types import sql_columns
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT
-from snapshot.store.table_files import TableFiles
+from snapshot.store.table_files import SnapshotFiles, TableFiles
 from tablestore.context import TableContext
 from tablestore.options.specification import LOG_SYSTEM, OPTIONS
 from tablestore.streaming.consumers import Consumers
@@ -81,13 +81,13 @@ def snapshots(table: TableContext) -> pa.Table:
     )
 
 
-def files(table: TableContext) -> pa.Table:
-    """Return the data files of the newest snapshot.
+def files(table: TableContext, snapshot: int | None = None) -> pa.Table:
+    """Return the data files of a snapshot, by default the newest.
 
     Columns: ``path`` (relative to the table's folder), ``kind`` (``base`` or ``changes``), ``partition``, ``bucket``
     (NULL without a key), ``snapshot_id`` (only of change files), ``rows`` (NULL if unknown), ``size_bytes``.
     """
-    found, folder = table.files.layout(table.files.latest()), table.files.log.storage.root
+    found, folder = _layout(table, snapshot), table.files.log.storage.root
     prefix = f"{folder.removeprefix(table.path).lstrip('/')}/"
     rows = [_file(table, f, "base", f.path) for f in found.base]
     rows += [_file(table, f, "changes", prefix + f.path) for f in found.changes]
@@ -95,14 +95,14 @@ def files(table: TableContext) -> pa.Table:
     return _table(rows, [*schema, ("snapshot_id", pa.int64()), ("rows", pa.int64()), ("size_bytes", pa.int64())])
 
 
-def partitions(table: TableContext) -> pa.Table:
-    """Return the partitions of the newest base table, without changes that are not compacted yet.
+def partitions(table: TableContext, snapshot: int | None = None) -> pa.Table:
+    """Return the partitions of the base table of a snapshot, by default the newest, without changes not compacted yet.
 
     Columns: ``partition`` (such as ``city=Rome``; empty for a table without partitions), ``files``, ``rows`` (NULL if
     the row count of a file is unknown), ``size_bytes``.
     """
     groups: dict[str, list[DataFile]] = defaultdict(list)
-    for file in table.files.layout(table.files.latest()).base:
+    for file in _layout(table, snapshot).base:
         groups[_partition(table, file)].append(file)
     rows = [
         {"partition": name, "files": len(held), "rows": _rows(held), "size_bytes": sum(f.size for f in held)}
@@ -114,13 +114,13 @@ def partitions(table: TableContext) -> pa.Table:
     )
 
 
-def buckets(table: TableContext) -> pa.Table:
-    """Return the buckets of the newest snapshot; empty for a table without a key.
+def buckets(table: TableContext, snapshot: int | None = None) -> pa.Table:
+    """Return the buckets of a snapshot, by default the newest; empty for a table without a key.
 
     Columns: ``bucket``; ``files``, ``rows`` and ``size_bytes`` of the base table; ``change_files``, ``change_rows`` and
     ``change_bytes`` of the changes that are not compacted yet.
     """
-    found = table.files.layout(table.files.latest())
+    found = _layout(table, snapshot)
     rows = []
     for bucket in range(table.options.buckets) if table.spec.has_key else ():
         base = [f for f in found.base if f.partition[BUCKET] == str(bucket)]
@@ -284,22 +284,34 @@ def tags(table: TableContext) -> pa.Table:
     return _table(rows, [*schema, *((name, pa.int64()) for name in ("files", "size_bytes", "rows"))])
 
 
+OF_SNAPSHOT: Final[Mapping[str, Callable[[TableContext, int | None], pa.Table]]] = {
+    "files": files,
+    "partitions": partitions,
+    "buckets": buckets,
+}
+"""The metadata tables that there are of each snapshot: the functions that make them, by name."""
 INSPECTED: Final[Mapping[str, Callable[[TableContext], pa.Table]]] = {
     made.__name__: made for made in (snapshots, files, partitions, buckets, schemas, options, log, consumers, tags)
 }
 """The functions that make the metadata tables, by name."""
 
 
-def inspected(table: TableContext, name: str) -> pa.Table:
-    """Return the metadata table with this name.
+def inspected(table: TableContext, name: str, snapshot: int | None = None) -> pa.Table:
+    """Return the metadata table with this name; one of `OF_SNAPSHOT` of this snapshot, or else of the newest.
 
     Raises:
         InvalidInputError: there is no metadata table with this name.
     """
+    if snapshot is not None:
+        return OF_SNAPSHOT[name](table, snapshot)
     if name not in INSPECTED:
         msg = f"inspect {name!r}: expected one of {', '.join(INSPECTED)}."
         raise InvalidInputError(msg)
     return INSPECTED[name](table)
+
+
+def _layout(table: TableContext, snapshot: int | None) -> SnapshotFiles:
+    return table.files.layout(table.files.latest() if snapshot is None else snapshot)
 
 
 def _file(table: TableContext, file: DataFile, kind: str, path: str) -> dict[str, Any]:

@@ -603,6 +603,12 @@ SELECT a FROM t WHERE a <
 ---- error
 line 1, column 26: unexpected end of statement: expected an expression
 
+---- MATCH_RECOGNIZE
+SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.x AS y PATTERN (A) DEFINE A AS A.x > 1)
+
+---- error
+line 1, column 17: MATCH_RECOGNIZE is not supported: Spark does not support it
+
 ---- EXPLAIN INSERT OVERWRITE
 EXPLAIN INSERT OVERWRITE t SELECT 1
 

@@ -71,6 +71,24 @@ def test_a_hint_reads_an_old_snapshot_of_a_store_table(catalog: Catalog) -> None
     ]
 
 
+def test_a_hint_shows_files_partitions_and_buckets_of_an_old_snapshot(catalog: Catalog) -> None:
+    catalog.sql(
+        "CREATE TABLE s (k INT, p STRING, PRIMARY KEY (k, p) NOT ENFORCED) PARTITIONED BY (p) WITH ('bucket' = '2')"
+    )
+    for k, p in ((1, "a"), (2, "b"), (3, "b")):
+        catalog.sql(f"INSERT INTO s VALUES ({k}, '{p}'); CALL sys.compact('s')")
+    table = catalog.table("s")
+    assert isinstance(table, TableStore)
+    first = min(each.id for each in table.snapshots() if each.operation == "compact")
+    table.tags.create("early", snapshot=first)
+    shown = {"files": "`partition`, record_count", "partitions": "`partition`, file_count", "buckets": "SUM(rows)"}
+    for hint in (f"'scan.snapshot-id' = '{first}'", "'tag' = 'early'"):
+        found = {what: rows(catalog, f"SELECT {c} FROM s${what} /*+ OPTIONS({hint}) */") for what, c in shown.items()}
+        assert found == {"files": [("p=a", 1)], "partitions": [("p=a", 1)], "buckets": [(1,)]}
+    assert rows(catalog, "SELECT SUM(rows) FROM s$buckets") == [(3,)]
+    assert len(rows(catalog, "SELECT * FROM s$partitions")) == 2
+
+
 def test_a_query_of_an_eventual_log_begins_with_the_rows(catalog: Catalog, wire: Wire) -> None:
     log = f"'log.system' = 'kafka', 'kafka.bootstrap.servers' = '{wire.servers}', 'kafka.topic' = 'eventually'"
     catalog.sql(f"CREATE TABLE e (k INT PRIMARY KEY NOT ENFORCED) WITH ({log}, 'log.consistency' = 'eventual')")
@@ -166,7 +184,11 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
             "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-scan-mode' = 'x') */",
             "expected one of auto, delta, changelog, diff, got 'x'",
         ),
-        ("SELECT * FROM s$files /*+ OPTIONS('snapshot' = '1') */", "shows what the table is now and takes no hint"),
+        ("SELECT * FROM s$tags /*+ OPTIONS('snapshot' = '1') */", "takes no hint; of metadata tables, .files, .par"),
+        ("SELECT * FROM s$files /*+ OPTIONS('snapshot' = '9') */", "there is no snapshot 9"),
+        ("SELECT * FROM s$files /*+ OPTIONS('incremental-between' = '0,1') */", "'tag', got 'incremental-between'"),
+        ("SELECT * FROM p$files /*+ OPTIONS('scan.partitions' = 'max_pt()') */", "'tag', got 'scan.partitions'"),
+        ("SELECT * FROM s$files /*+ OPTIONS('scan.mode' = 'latest-delta') */", "'tag', got 'scan-mode'"),
         ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),
         ("CREATE VIEW x AS SELECT * FROM t /*+ OPTIONS('properties.sasl.password' = 'p') */", "holds a credential"),
         (f"SELECT /*+ LOOKUP('table' = 'x') */ {LOOKED}", "hint LOOKUP: table 'x': the query looks up d, s"),

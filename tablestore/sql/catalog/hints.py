@@ -35,7 +35,7 @@ from tablestore.sql.catalog.partition_choice import PartitionChoice
 from tablestore.sql.catalog.read_range import NEWEST_CHANGES, RANGE_OPTIONS, ReadRange
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import HINTS, Mode
-from tablestore.sql.catalog.table_references import is_change_table, is_inside
+from tablestore.sql.catalog.table_references import TAKE_HINTS, is_change_table, is_inside, takes_hints
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text, is_secret
@@ -239,11 +239,18 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
 
 
 def _with_options(scope: Scope, name: str, options: Options) -> str:
-    if is_change_table(scope, name):
+    if takes_hints(scope, name):
         table, _, what = name.rpartition("$")
+        others = [
+            key for key, value in _own(name, options) if key not in (*_BATCH, "scan-mode") or value == NEWEST_CHANGES
+        ]
+        if others and not is_change_table(scope, name):
+            msg = f"'{name}': expected a hint with option 'snapshot', 'timestamp' or 'tag', got '{others[0]}'."
+            raise InvalidInputError(msg)
         return f"{_with_options(scope, table, options)}${what}"
     if is_inside(scope, name):
-        msg = f"'{name}' shows what the table is now and takes no hint; of metadata tables, the changes take hints."
+        those = ", ".join(f"${what}" for what in TAKE_HINTS)
+        msg = f"'{name}' takes no hint; of metadata tables, {those} do."
         raise InvalidInputError(msg)
     there = scope.definition(name)
     if not isinstance(there.made, CreateTable):

@@ -7,7 +7,7 @@ from typing import Final
 from sqlglot import exp
 
 from snapshot.errors import NotFoundError
-from tablestore.inspect.metadata_tables import INSPECTED
+from tablestore.inspect.metadata_tables import INSPECTED, OF_SNAPSHOT
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
@@ -19,6 +19,8 @@ BINLOG: Final = "binlog"
 COMPACTED: Final = "ro"
 METADATA_TABLES: Final = (*INSPECTED, AUDIT_LOG, BINLOG, COMPACTED)
 """What follows the name of a table and ``$``."""
+TAKE_HINTS: Final = (*OF_SNAPSHOT, AUDIT_LOG, BINLOG)
+"""Those of which a hint chooses the snapshot or the changes."""
 
 
 def tables_in(query: Query) -> tuple[str, ...]:
@@ -47,6 +49,11 @@ def is_inside(scope: Scope, name: str) -> bool:
 def is_change_table(scope: Scope, name: str) -> bool:
     """Return whether a name is ``t$audit_log`` or ``t$binlog``, the changes of a table, which are unbounded."""
     return is_inside(scope, name) and name.rpartition("$")[2] in {AUDIT_LOG, BINLOG}
+
+
+def takes_hints(scope: Scope, name: str) -> bool:
+    """Return whether a name is that of a metadata table that takes hints."""
+    return is_inside(scope, name) and name.rpartition("$")[2] in TAKE_HINTS
 
 
 def definition_of(scope: Scope, name: str) -> Definition:

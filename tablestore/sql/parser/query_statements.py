@@ -174,14 +174,18 @@ class QueryReader(JsonReader):
                 self.raise_error("parameters are not supported: write the value", start)
             if isinstance(node, exp.DataType) and node.this == exp.DType.TIMESTAMPTZ:
                 self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
-            if isinstance(node, exp.MatchRecognize):
-                self.raise_error("MATCH_RECOGNIZE is not supported: Spark does not support it", start)
             if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
                 self.raise_error("ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))", start)
             if isinstance(node, exp.Overlaps) and not is_of_periods(node):
                 self.raise_error("OVERLAPS: expected (start, end or interval) OVERLAPS (start, end or interval)", start)
             if isinstance(node, exp.Window) and isinstance(node.this, JsonAggregate):
                 self.raise_error(f"{node.this.sql_name()} OVER (...) is not supported: use GROUP BY", start)
+
+    def _parse_table_alias(self, *args: object, **named: object) -> exp.TableAlias | None:
+        word, after = self._curr, self._next
+        if word and word.text.upper() == "MATCH_RECOGNIZE" and after and after.token_type is TokenType.L_PAREN:
+            self.raise_error("MATCH_RECOGNIZE is not supported: Spark does not support it", word)
+        return super()._parse_table_alias(*args, **named)  # type: ignore[arg-type]  # handed through as they come
 
     def _parse_table(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse window table functions, which sqlglot does not know, and leave other tables to sqlglot."""

@@ -17,10 +17,13 @@ from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
+from snapshot.row_kind import CHANGE_TYPE
 from tablestore.connectors.java_regex import compile_pattern
+from tablestore.context import TableContext
 from tablestore.options.read_options import OWN
+from tablestore.read.time_travel import chosen_snapshot
 from tablestore.spark.connect import arrow_frame, is_remote
-from tablestore.sql.catalog.definitions import Made
+from tablestore.sql.catalog.definitions import Definition, Made
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed, with_computed_then
@@ -51,6 +54,8 @@ from tablestore.table.store import TableStore
 #: Maximum nesting of views. A deeper one is taken to read itself, which views can when their definitions change.
 DEPTH_MAX = 32
 _NO_TIME: Final = "UNSUPPORTED_TIME_TYPE"
+_OF_WINDOW: Final = re.compile("(TUMBLE|HOP|SESSION)_(START|END|ROWTIME|PROCTIME)")
+"""Functions of the window by which a query groups, which are replaced where it does."""
 _TAKE_PATTERNS: Final = ("REGEXP", "REGEXP_EXTRACT", "REGEXP_REPLACE")
 """Functions whose second argument is a regular expression."""
 #: Spark's position in the generated SQL, which users never see, at the end of an error message.
@@ -187,7 +192,15 @@ def _inside(scope: Scope, name: str) -> DataFrame:
         return past_changes(opened, made, paired=what == BINLOG, between=range_read(definition), snapshot=snapshot)
     if what == COMPACTED:
         return opened.inspect.compacted()
-    return arrow_frame(scope.spark, in_sql(scope.context_of(definition), made, what))
+    table = scope.context_of(definition)
+    return arrow_frame(scope.spark, in_sql(table, made, what, _snapshot_of_hint(table, definition)))
+
+
+def _snapshot_of_hint(table: TableContext, definition: Definition) -> int | None:
+    if not definition.hints:
+        return None
+    arguments = batch_read(definition)
+    return chosen_snapshot(table.files, *(arguments.get(name) for name in ("snapshot", "timestamp", "tag")))
 
 
 def open_inside(scope: Scope, name: str) -> TableStore:
@@ -280,13 +293,27 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
         tree = with_flink_arithmetic(tree, lambda each, select: _type_in(spark, each, select, named))
         return _run(spark, to_spark(tree), named)
     except (AnalysisException, ParseException) as error:
-        message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
-        if error.getCondition() == _NO_TIME:
-            message = "type TIME is off in this Spark: SET 'spark.sql.timeType.enabled' = 'true', or use STRING."
+        message = _reason(error)
         for name, view in views.items():
             # Names of frames in FROM have a number after an @.
             message = message.replace(view, name.partition("@")[0])
         raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
+
+
+def _reason(error: PySparkException) -> str:
+    """Return what Spark says of a query that it rejects, without its words for names that are not known."""
+    parameters, condition = error.getMessageParameters() or {}, str(error.getCondition())
+    if condition == _NO_TIME:
+        return "type TIME is off in this Spark: SET 'spark.sql.timeType.enabled' = 'true', or use STRING."
+    if condition == "UNRESOLVED_ROUTINE":
+        name = parameters["routineName"].strip("`")
+        kind = _OF_WINDOW.fullmatch(name.upper())
+        return f"{name} goes with GROUP BY {kind[1]}(...)." if kind else f"there is no function {name}."
+    if condition.startswith("UNRESOLVED_COLUMN."):
+        shown = [each for each in parameters.get("proposal", "").split(", ") if CHANGE_TYPE not in each]
+        similar = f"; similar ones are {', '.join(shown)}" if any(shown) else ""
+        return f"there is no column {parameters['objectName']}{similar}."
+    return str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
 
 
 def _check_patterns(spark: SparkSession, tree: exp.Expr) -> None:

@@ -122,17 +122,18 @@ _PAIMON: Final[Mapping[str, tuple[_Column, ...]]] = {
 }
 
 
-def in_sql(table: TableContext, made: CreateTable, name: str) -> pa.Table:
+def in_sql(table: TableContext, made: CreateTable, name: str, snapshot: int | None = None) -> pa.Table:
     """Return a metadata table as SQL shows it.
 
     Args:
         table: the table that it is of.
         made: that table's definition.
         name: its name, without that of the table.
+        snapshot: the snapshot that it is of, if not of the newest.
     """
     if name == "schemas":
         return _schemas(table, made)
-    own = inspected(table, name)
+    own = inspected(table, name, snapshot)
     rows: list[Row] = own.to_pylist()
     columns: dict[str, Any] = {}
     for column in _PAIMON.get(name, ()):
