@@ -41,6 +41,7 @@ LONGEST = (
     "tests/crash/test_eventual_crash.py",
     "tests/crash/test_races.py",
     "tests/model/test_state_machine.py",
+    "tests/sql/test_event_time_versions.py",
     "tests/sql/test_run.py",
     "tests/sql/test_cli.py",
     "tests/connectors/test_spark.py",
