@@ -207,10 +207,29 @@ class TableContext:
 
         Raises:
             NotFoundError: the log index has no entry of the snapshot before ``from_snapshot``.
+            TableStoreError: as in ``compare``.
             UnavailableError: the broker or the file system does not answer.
         """
         after = None if from_snapshot is None or from_snapshot < 1 else self.compared_up_to(from_snapshot - 1)
-        return self.log.verify(progress, after)
+        return self.compare(progress, after)
+
+    def compare(
+        self, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
+    ) -> Report:
+        """Compare a part of log and table, as ``LogSystem.verify`` does.
+
+        Raises:
+            NotFoundError: the table was dropped. Until that is done, its log and files seem damaged.
+            TableReplacedError: the table was dropped and created again.
+        """
+        try:
+            report = self.log.verify(progress, after, through)
+        except Exception:
+            self.check_same()
+            raise
+        if not report.ok:
+            self.check_same()
+        return report
 
     def compared_up_to(self, snapshot: int) -> Compared:
         """Return the position, by the log index, at which a comparison of log and table after a snapshot starts.

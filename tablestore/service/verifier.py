@@ -228,7 +228,7 @@ class TableVerifier:
             read, counted = done - counted, done
             self._throttle.wait(read, self._stop)
 
-        report = table.log.verify(progress, self._start(table, so_far), through)
+        report = table.compare(progress, self._start(table, so_far), through)
         self.state = replace(self.state, records=self.state.records + report.records)
         if not report.ok and str(report) != self._logged:
             self._logged = str(report)

@@ -17,7 +17,7 @@ from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.shared_admin import SharedAdmin
 from log_system.kafka.client.topic import delete_topic, earliest_offsets, ensure_topic, latest_offsets, topic_ids
-from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
+from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 from tablestore import create_local
 from tests.harness.admin_clients import use_admin
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -135,6 +135,12 @@ def test_offsets_of_each_partition(client: KafkaClient, name: str) -> None:
 
     assert earliest_offsets(client, name) == {0: 0, 1: 0, 2: 0}
     assert latest_offsets(client, name, read_committed=False) == {0: 5, 1: 0, 2: 0}
+
+
+def test_a_partition_that_a_topic_made_anew_lacks_is_named(client: KafkaClient, name: str) -> None:
+    ensure_topic(client, name, **WANTED)
+    with pytest.raises(DataLostError, match=rf"topic '{name}' has 3 partitions, not number 3: it was deleted"):
+        earliest_offsets(client, name)[3]
 
 
 def test_an_open_transaction_ends_what_is_committed(client: KafkaClient, name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,8 +32,9 @@ from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.publish import LogMovedError
 from tablestore.write.writer import Writer
-from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import drain, make_table, publisher_of, staged, write
+from tests.harness.faults import Crash, failing, preceded
+from tests.harness.local_writes import drain, fold, make_table, publisher_of, staged, write
+from tests.harness.local_writes import rows_of as table_rows
 from tests.harness.log_audit import repair_anew
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
@@ -154,6 +157,56 @@ def test_a_task_that_outlives_its_eventual_table_sends_nothing_to_the_topic_of_t
     create_drop.drop(eventual.table)
     with pytest.raises(NotFoundError, match=eventual.topic):
         staged(late, changes(3))
+
+
+@pytest.mark.parametrize("partitions", [None, 1, PARTITIONS], ids=["dropped", "with fewer partitions", "with as many"])
+@pytest.mark.parametrize(
+    ("rig", "step"),
+    [
+        ({}, "log_system.kafka.audit.verify.stable_ends"),
+        ({}, "log_system.kafka.reader.log_scan.committed_records"),
+        ({"log__consistency": "eventual"}, "log_system.kafka.audit.verify_eventual.stable_ends"),
+    ],
+    indirect=["rig"],
+    ids=["first", "later", "eventual"],
+)
+def test_a_comparison_beside_which_the_table_is_replaced_finds_no_difference(
+    rig: TableHarness, step: str, partitions: int | None
+) -> None:
+    rig.write(1, 2)
+    table, (module, name) = rig.table, step.rsplit(".", 1)
+
+    def replace() -> None:
+        create_drop.drop(rig.table)
+        if partitions is not None:
+            make_table(rig.path, rig.servers, rig.topic, bucket=partitions, **rig.options)
+
+    with (
+        preceded(importlib.import_module(module), name, replace) as happened,
+        pytest.raises(NotFoundError if partitions is None else TableReplacedError),
+    ):
+        table.verify()
+    assert happened()
+
+
+def test_a_process_goes_on_with_the_next_eventual_table_whose_topic_has_more_partitions(eventual: TableHarness) -> None:
+    """The producers that its tasks keep know the topic of the table before."""
+    eventual.write(1)
+    replace_table(eventual, 21, log__consistency="eventual", bucket=PARTITIONS + 2)
+    sent = fold(change for partition in drain(eventual.servers, eventual.topic, PARTITIONS + 2) for change in partition)
+    assert sent == table_rows(eventual.table) == dict(changes(21))
+
+
+def test_a_process_sends_to_each_eventual_log_batches_that_its_topic_takes(
+    eventual: TableHarness, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    large = [(n, secrets.token_hex(500)) for n in range(100)]
+    write(eventual.writer(), large)
+    other = TableHarness(tmp_path / "other", eventual.servers, topic(), eventual.options)
+    other.set_topic({"max.message.bytes": "8192"})
+    write(other.writer(), large)
+    assert table_rows(other.table) == dict(large)
+    other.close()
 
 
 # A topic that was deleted and made anew.

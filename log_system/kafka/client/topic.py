@@ -34,6 +34,7 @@ from log_system.kafka.client.admin_requests import (
 from log_system.kafka.client.cluster import Cluster, Offsets, Partition
 from log_system.kafka.client.connect import KafkaClient
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
+from snapshot.messages import counted
 from snapshot.records import LogEnd
 
 logger: Final = logging.getLogger("tablestore")
@@ -298,14 +299,14 @@ def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
         NotFoundError: the topic does not exist.
     """
     cluster, asked, topic_id = _asked(client, topic)
-    return TopicOffsets(topic_id, _by_number(cluster.earliest(asked)))
+    return TopicOffsets(topic_id, _PartitionOffsets(topic, cluster.earliest(asked)))
 
 
 def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
     """Return the offsets of ``latest_offsets``, with the topic's id."""
     cluster, asked, topic_id = _asked(client, topic)
     isolation = "read_committed" if read_committed else "read_uncommitted"
-    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, isolation)))
+    return TopicOffsets(topic_id, _PartitionOffsets(topic, cluster.latest(asked, isolation)))
 
 
 def topic_id(client: KafkaClient, topic: str) -> str:
@@ -374,8 +375,19 @@ def _checked(client: KafkaClient, name: str, topic_id: str) -> TopicDescription:
     return found
 
 
-def _by_number(found: Offsets) -> dict[int, int]:
-    return {number: offset for (_, number), offset in found.items()}
+class _PartitionOffsets(dict[int, int]):
+    """Offsets by partition, of a topic that may have been created again with fewer of them."""
+
+    def __init__(self, topic: str, found: Offsets) -> None:
+        super().__init__({number: offset for (_, number), offset in found.items()})
+        self._topic = topic
+
+    def __missing__(self, partition: int) -> int:
+        msg = (
+            f"topic '{self._topic}' has {counted(len(self), 'partition')}, not number {partition}: it was deleted "
+            "and created again, and its records are gone. For the log of a table, log.repair() says what to do."
+        )
+        raise DataLostError(msg)
 
 
 def _accept(client: KafkaClient, name: str, wanted: _Wanted) -> None:

@@ -25,8 +25,11 @@ from log_system.thread_local_cache import ThreadLocalCache
 from snapshot.records import SentRange
 
 _POLL_EVERY = 5_000
-_PRODUCERS = ThreadLocalCache[KafkaClient, Any](discard)
-"""Idempotent producers by client; a producer is discarded after any error."""
+_PRODUCERS = ThreadLocalCache[tuple[KafkaClient, str, int | None], Any](discard)
+"""Idempotent producers by client, topic and batch size; a producer is discarded after any error.
+
+By the topic's id, since a producer goes on with the partitions that a topic had before it was created again.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class KafkaLogSinkFactory:
         if self.is_under_way:
             log = replace(log, client=log.client.outlasting())
             overrides["message.timeout.ms"] = int(1000 * log.client.wait_seconds)
-        return KafkaLogSink(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **overrides)))
+        return KafkaLogSink(log, _PRODUCERS.take(_kept_by(log), partial(log.client.producer, None, **overrides)))
 
     def outlasting(self) -> KafkaLogSinkFactory:
         """Return this factory for a query that is under way, whose sinks wait while brokers do not answer."""
@@ -99,7 +102,7 @@ class KafkaLogSink:
             with kafka_errors(doing, self._log.client, handle=self._producer, indefinite=True):
                 yield
         except BaseException:
-            _PRODUCERS.forget(self._log.client)
+            _PRODUCERS.forget(_kept_by(self._log))
             raise
 
 
@@ -154,3 +157,7 @@ class RecordStream:
         if self._confirmed == 0:
             self._first = self._last
         self._confirmed += 1
+
+
+def _kept_by(log: KafkaLog) -> tuple[KafkaClient, str, int | None]:
+    return log.client, log.topic_id, log.batch_bytes_max
