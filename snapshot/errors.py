@@ -114,8 +114,8 @@ class BadRecordError(CorruptedError):
 
 
 GONE = (
-    "A file of the snapshot is missing: it was deleted (restore it from a backup), or the snapshot has expired since "
-    "this read started (read a newer one)."
+    "A file of the snapshot is missing: it was deleted (restore it from a backup), the snapshot has expired since this "
+    "read started (read a newer one), or the table was dropped since (open it again)."
 )
 """The advice in messages about a missing data file."""
 

@@ -208,7 +208,7 @@ class SnapshotReader(DataSourceReader):
 
 
 def _opened(options: ReadOptions, table_id: str | None = None) -> TableContext:
-    return TableContext.open(options.path, options.runtime, options.allowed, table_id)
+    return TableContext.open(options.path, options.runtime, options.allowed, table_id or options.table_id)
 
 
 def _spec(table: TableContext, options: ReadOptions) -> TableSpec:

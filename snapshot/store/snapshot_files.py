@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from snapshot.delta.entries import NOTE
 from snapshot.delta.log import DataFile
-from snapshot.schema.system_columns import SNAPSHOT
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import BUCKET, SNAPSHOT
 from snapshot.staging.parquet_writer import is_tombstones
+from snapshot.staging.stage import stored_change_schema
 
 MERGED_THROUGH = "merged-through"
 _COMBINED = re.compile(r"\d+-since-(\d+)-.*")
@@ -67,3 +71,16 @@ def snapshots_of(file: DataFile) -> range:
     last = int(file.partition[SNAPSHOT] or 0)
     combined = _COMBINED.fullmatch(file.path)
     return range(int(combined[1]) if combined else last, last + 1)
+
+
+def root_schema(spec: TableSpec) -> pa.Schema:
+    """Return the columns of the base table."""
+    return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical
+
+
+def log_schema(spec: TableSpec) -> pa.Schema:
+    """Return the columns of the commit table."""
+    if not spec.has_key:
+        return root_schema(spec)
+    columns = stored_change_schema(spec)
+    return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))

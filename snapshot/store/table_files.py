@@ -18,11 +18,18 @@ from snapshot.schema.spec import SPEC_PROPERTY, TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT, with_kind
 from snapshot.side_by_side import side_by_side
 from snapshot.staging.parquet_writer import is_tombstones
-from snapshot.staging.stage import CHANGES, stored_change_schema
+from snapshot.staging.stage import CHANGES
 from snapshot.storage import Storage
 from snapshot.store.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign
 from snapshot.store.commit import ATTEMPTS_MAX, as_snapshot
-from snapshot.store.snapshot_files import MERGED_THROUGH, SnapshotFiles, merged_info, snapshots_of
+from snapshot.store.snapshot_files import (
+    MERGED_THROUGH,
+    SnapshotFiles,
+    log_schema,
+    merged_info,
+    root_schema,
+    snapshots_of,
+)
 from snapshot.store.tags import Tags
 from snapshot.store.truncate_changes import TRUNCATES, TruncatedChanges
 
@@ -51,6 +58,7 @@ class TableFiles:
         # Threads share a handle, so the definition and the version it belongs to are replaced together.
         self._known = (-1, spec)
         self._own_gaps: set[int] = set()
+        self._base_is_own = False
 
     @classmethod
     def open(cls, storage: Storage) -> TableFiles:
@@ -116,8 +124,7 @@ class TableFiles:
         if newest == self.spec:
             return self
         table = TableFiles(self.storage, newest)
-        table.base_table, table.log = self.base_table, self.log
-        table._known = self._known
+        table.base_table, table.log, table._known = self.base_table, self.log, self._known
         return table
 
     def spec_of(self, snapshot_id: int) -> TableSpec:
@@ -353,10 +360,16 @@ class TableFiles:
         Raises:
             NotFoundError: the base table's log no longer goes back that far.
             CorruptedError: another writer has removed the entry of the last compaction.
+            TableReplacedError: the table was dropped and created again.
         """
         candidate: int | None = None
         others: list[Commit] = []
-        for commit in self.base_table.commits(self.base_table.version(fresh=fresh), fresh=False):
+        newest = self.base_table.version(fresh=fresh)
+        if self.storage.is_local and not self._base_is_own:
+            # Opening has read the commit table only, and another table may have been created at the path since.
+            self.latest()
+            self._base_is_own = True
+        for commit in self.base_table.commits(newest, fresh=False):
             candidate = commit.version if candidate is None else candidate
             merged = commit.info.get(MERGED_THROUGH)
             if merged is None:
@@ -485,16 +498,3 @@ def _definition(log: DeltaLog) -> str | None:
     with suppress(NotFoundError):
         return log.seen(0)[1].get(SPEC_PROPERTY)
     return None
-
-
-def root_schema(spec: TableSpec) -> pa.Schema:
-    """Return the columns of the base table."""
-    return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical
-
-
-def log_schema(spec: TableSpec) -> pa.Schema:
-    """Return the columns of the commit table."""
-    if not spec.has_key:
-        return root_schema(spec)
-    columns = stored_change_schema(spec)
-    return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))

@@ -22,8 +22,8 @@ from snapshot.staging.tombstones import GatherTask, gather
 from snapshot.storage import Storage
 from snapshot.store.lookup import base_file, by_bucket, files_by_bucket
 from snapshot.store.replace_files import replace_files
-from snapshot.store.snapshot_files import SnapshotFiles, merged_info
-from snapshot.store.table_files import TableFiles, root_schema
+from snapshot.store.snapshot_files import SnapshotFiles, merged_info, root_schema
+from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
 from tablestore.maintenance.run_tasks import RunTasks, as_result, files_in

@@ -111,6 +111,9 @@ class ReadOptions(Group):
     state_ttl_ms: int | None = optional(
         "stateTtl", duration(1), "After how long without a record a normalized stream forgets a key; by default never."
     )
+    table_id: str | None = optional(
+        "tableId", VERBATIM, "The id of the table to read; an error if it was dropped and created again."
+    )
     runtime: Mapping[str, ClientValue] = field(default_factory=dict)
     allowed: Allowed = field(default_factory=Allowed.of)
 

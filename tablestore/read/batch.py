@@ -64,7 +64,7 @@ def read(
     is_own = parse_schema_choice(schema)
     files = table.files
     snapshot = chosen_snapshot(files, snapshot, timestamp, tag)
-    explain_lost_files(files.storage)
+    explain_lost_files(files)
     spec = files.spec_of(snapshot) if is_own else table.spec
     names = spec.schema.fieldNames()
     columns = None if columns is None else names_of(columns)
@@ -103,7 +103,7 @@ def read_compacted(spark: SparkSession, table: TableContext) -> DataFrame:
     """Return the rows of the last compaction, without the changes since then; of a table without a key, all rows."""
     files, spec, names = table.files, table.spec, table.spec.schema.fieldNames()
     layout = replace(files.layout(files.latest()), changes=())
-    explain_lost_files(files.storage)
+    explain_lost_files(files)
     found = _by_delta(spark, table, layout, spec, names) if base_table_columns.is_worth_it(layout.base) else None
     if found is not None:
         return found
@@ -145,4 +145,5 @@ def source_options(spark: SparkSession, table: TableContext) -> dict[str, str]:
     """Return the options with which ``format("tablestore")`` reads a table."""
     # Spark runs the data source in processes whose environment may differ from this one's.
     allowed = {"allowReferences": table.allowed.text} if table.allowed.entries != DEFAULT else {}
-    return {"path": table.path, "tasks": str(parallelism(spark)), **allowed, **reveal(table.runtime)}
+    own = {"path": table.path, "tableId": table.spec.table_id}
+    return {**own, "tasks": str(parallelism(spark)), **allowed, **reveal(table.runtime)}

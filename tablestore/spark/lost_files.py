@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from pyspark.errors.exceptions import captured
 
-from snapshot.errors import GONE, DataLostError, TableStoreError
+from snapshot.errors import GONE, DataLostError, TableReplacedError, TableStoreError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 
@@ -24,12 +24,13 @@ _RAISED: Final = re.compile(
 )
 _CAUSES_MAX: Final = 10
 _convert = captured.convert_exception
-_tables: dict[str, Storage] = {}
+_tables: dict[str, tuple[Storage, str]] = {}
+"""Folder and id of each table of which frames were made, by its place."""
 
 
-def explain_lost_files(table: Storage) -> None:
-    """Let actions on frames of the table in folder ``table`` raise ``DataLostError`` if files are gone."""
-    _tables[_place(table.root)] = table
+def explain_lost_files(table: TableFiles) -> None:
+    """Let actions on frames of a table raise ``DataLostError`` or ``TableReplacedError`` if files are gone."""
+    _tables[_place(table.storage.root)] = table.storage, table.spec.table_id
     captured.convert_exception = _converted  # type: ignore[assignment]
 
 
@@ -39,28 +40,31 @@ def _converted(error: Any) -> Any:
     while cause is not None and seen < _CAUSES_MAX:
         text = str(cause.toString())
         if (found := _MISSING.search(text)) is not None and (table := _table_of(found[1])) is not None:
-            return DataLostError(_lost(table, found[1]))
+            return _lost(*table, found[1])
         if (raised := _RAISED.search(text)) is not None:
             return DataLostError(raised[1])
         cause, seen = cause.getCause(), seen + 1
     return _convert(error)
 
 
-def _table_of(file: str) -> Storage | None:
+def _table_of(file: str) -> tuple[Storage, str] | None:
     place = _place(unquote(file))
     held = [root for root in _tables if place.startswith(f"{root}/")]
     return _tables[max(held, key=len)] if held else None
 
 
-def _lost(table: Storage, file: str) -> str:
+def _lost(table: Storage, table_id: str, file: str) -> TableStoreError:
     what = f"table {table.root!r}: this frame reads file {file}, which is gone"
     try:
-        oldest = TableFiles.open(table).oldest()
+        now = TableFiles.open(table)
+        oldest = now.oldest()
     except TableStoreError as error:
-        return f"{what}. {error}"
+        return DataLostError(f"{what}. {error}")
+    if now.spec.table_id != table_id:
+        return TableReplacedError(f"{what}: the table was dropped and created again. Open it again.")
     if not oldest:
-        return f"{what}. {GONE}"
-    return (
+        return DataLostError(f"{what}. {GONE}")
+    return DataLostError(
         f"{what}: the snapshot that it reads has expired since read() returned; the oldest one now is {oldest}. Call "
         "read() again. To keep a snapshot for longer, tag it."
     )

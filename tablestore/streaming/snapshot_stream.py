@@ -81,7 +81,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConflictError: the table's columns were changed while the query started.
         """
         self._options = options
-        self._table = TableContext.open(options.path, options.runtime, options.allowed)
+        self._table = TableContext.open(options.path, options.runtime, options.allowed, options.table_id)
         if self._table.spec.has_key and CHANGE_TYPE not in schema.fieldNames():
             msg = (
                 f"table {options.path!r} has a primary key, so its stream holds updates and deletes; "

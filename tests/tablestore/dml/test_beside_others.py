@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.errors import DataLostError, InvalidInputError, TableReplacedError
 from tablestore import TableStore, create_local, open_local, when_matched, when_not_matched
 from tablestore.dml import copy_on_write, merge_on_read
 from tablestore.read import anti_join_scan, base_table_columns, bitmap_scan
@@ -21,6 +22,7 @@ MERGE = [
     when_not_matched().insert({"id": "source.id", "n": "source.n"}),
 ]
 KEYS = {"key": ["id"], "no key": []}
+ANEW = "dropped and created again"
 
 
 def source(table: TableStore) -> DataFrame:
@@ -192,3 +194,42 @@ def test_another_error_of_spark_stays_as_it_is(make: Callable[..., TableStore], 
     with pytest.raises(Exception, match="FILE_NOT_EXIST") as told:
         other.collect()
     assert not isinstance(told.value, DataLostError)
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+@pytest.mark.parametrize("kind", KEYS)
+def test_frames_of_a_table_that_was_made_anew_read_nothing_of_the_next(
+    spark: SparkSession, tmp_path: Path, kind: str, compacted: bool
+) -> None:
+    def replace() -> None:
+        with create_local(tmp_path / "t", "id bigint, v string, n int", primary_key=KEYS[kind]) as new:
+            for row in ROWS:
+                new.write([row])
+            if compacted:
+                new.compact()
+
+    replace()
+    table = TableStore.open(spark, tmp_path / "t")
+    changes, rows, stream = table.changes(0), table.read(), table.read_stream()
+    table.drop()
+    replace()
+    with pytest.raises(PySparkException, match=ANEW):
+        changes.collect()
+    with pytest.raises(StreamingQueryException, match=ANEW):
+        stream.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(DataLostError, match="the table was dropped"):
+        rows.collect()
+
+
+def test_a_frame_that_spark_itself_reads_says_that_its_table_was_made_anew(
+    spark: SparkSession, tmp_path: Path, delta_scans: None
+) -> None:
+    table = TableStore.create(spark, tmp_path / "t", "id bigint, v string, n int")
+    table.write(ROWS)
+    rows = table.read()
+    # Delta reads its log when a frame is first used, and says what it lacks without naming the table.
+    assert rows.count() == 2
+    table.drop()
+    create_local(tmp_path / "t", "id bigint, v string, n int").write(ROWS)
+    with pytest.raises(TableReplacedError, match=ANEW):
+        rows.collect()

@@ -415,6 +415,23 @@ def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytes
         next(following)
 
 
+def test_a_read_that_outlives_its_table_has_no_row_of_the_next(tmp_path: Path) -> None:
+    """All changes of both are in the base table, whose versions have the same numbers."""
+
+    def make(value: str) -> None:
+        with create_local(tmp_path / "t", "id bigint, v string", primary_key=["id"], options={"bucket": 2}) as table:
+            table.write([{"id": n, "v": value} for n in range(10)])
+            table.compact()
+
+    make("old")
+    old = open_local(tmp_path / "t")
+    batches = old.to_batches()
+    create_drop.drop(old._handle.table)
+    make("new")
+    with pytest.raises(TableReplacedError, match="dropped and created again"):
+        next(batches)
+
+
 def test_neither_spark_nor_java_is_needed(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> None:
     table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic())
     publisher = publisher_of(table)
