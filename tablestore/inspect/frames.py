@@ -18,8 +18,8 @@ class Inspector:
     The module ``metadata_tables`` makes them without Spark, and documents their columns.
     """
 
-    def __init__(self, spark: SparkSession, table: Callable[[], TableContext]) -> None:
-        """Inspect the table that ``table`` returns at each call."""
+    def __init__(self, spark: Callable[[], SparkSession], table: Callable[[], TableContext]) -> None:
+        """Inspect the table that ``table`` returns at each call, in the session that ``spark`` returns."""
         self._spark = spark
         self._table = table
 
@@ -64,7 +64,7 @@ class Inspector:
 
         These are the rows that other Delta readers see. Nothing has to be merged to read them.
         """
-        return batch.read_compacted(self._spark, self._table())
+        return batch.read_compacted(self._spark(), self._table())
 
     def of(self, name: str) -> DataFrame:
         """Return the metadata table with this name.
@@ -72,4 +72,4 @@ class Inspector:
         Raises:
             InvalidInputError: there is no metadata table with this name.
         """
-        return arrow_frame(self._spark, inspected(self._table(), name))
+        return arrow_frame(self._spark(), inspected(self._table(), name))

@@ -22,6 +22,8 @@ from snapshot.errors import InvalidInputError, TableStoreError, UnavailableError
 _WAIT_S: Final = 30.0
 _DELTA: Final = "spark.sql.catalog.spark_catalog"
 _CHECKED: Final = "error string, is_sent boolean"
+AGAIN: Final = "open the table again, in a session that runs"
+"""What to do where a session was stopped, for ``running``."""
 _without_streams: set[str] = set()
 """Ids of sessions whose server has this package from ``addArtifacts`` only."""
 
@@ -29,6 +31,25 @@ _without_streams: set[str] = set()
 def is_remote(spark: SparkSession) -> bool:
     """Return whether a session is one of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def running(spark: SparkSession, who: str, remedy: str) -> SparkSession:
+    """Return a session, which must not have been stopped: PySpark's own errors do not say so.
+
+    Args:
+        spark: the session.
+        who: what works on it, for the message.
+        remedy: what to do if it was stopped.
+
+    Raises:
+        InvalidInputError: it was stopped.
+    """
+    # The sessions of Spark Connect alone have a public name for it.
+    is_stopped = getattr(spark, "is_stopped", None) if is_remote(spark) else spark.sparkContext._jsc is None  # noqa: SLF001
+    if is_stopped:
+        msg = f"{who}: expected a Spark session that runs, got one that was stopped: {remedy}."
+        raise InvalidInputError(msg)
+    return spark
 
 
 def arrow_frame(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:

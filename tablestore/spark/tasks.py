@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from snapshot.errors import TableStoreError, error_of
-from tablestore.spark.connect import is_remote
+from tablestore.spark.connect import AGAIN, is_remote, running
 from tablestore.spark.error_messages import full_disks_named
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
@@ -54,7 +54,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task],
     """
     if not tasks:
         return []
-    held = list(tasks)
+    held, spark = list(tasks), running(spark, "a table", AGAIN)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()

@@ -31,7 +31,7 @@ class ReadableTable(OpenTable):
 
     def __init__(self, handle: SparkHandle) -> None:
         super().__init__(handle)
-        self.inspect = Inspector(handle.spark, handle.refresh)
+        self.inspect = Inspector(lambda: handle.spark, handle.refresh)
 
     @property
     def schema(self) -> StructType:

@@ -25,6 +25,7 @@ from tablestore.ddl.create_if_absent import create_if_absent
 from tablestore.dml.conditions import Condition, Value
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On
+from tablestore.spark.connect import running
 from tablestore.streaming.stream_write import start_stream
 from tablestore.table.alter import Alter
 from tablestore.table.batch_writer import BatchWriter
@@ -125,6 +126,7 @@ class TableStore(ReadableTable):
                 differs, and the message says in what.
             UnavailableError: The broker or the file system does not answer.
         """
+        running(spark, "create", "nothing was created; give a session that runs")
         make = create_if_absent if if_not_exists else create_drop.create
         table = make(
             os.fspath(path),
@@ -359,7 +361,7 @@ class TableStore(ReadableTable):
         """
         table = self._handle.refresh()
         # The query runs in a thread or process of its own, so it writes through a handle of its own.
-        place = Storage.at(checkpoint).root
+        place, _ = Storage.at(checkpoint).root, self._handle.spark
         return start_stream(
             frame,
             BatchWriter(table, place, transform),

@@ -22,6 +22,7 @@ from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.messages import did_you_mean
 from snapshot.storage import Storage
 from tablestore.context import TableContext
+from tablestore.spark.connect import running
 from tablestore.sql.catalog.binding import LOG_SERVERS
 from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, STATES_FOLDER, Definition, Definitions, taken
 from tablestore.sql.catalog.partition_choice import KeptPartitions
@@ -128,7 +129,7 @@ class Scope:
                     refused.append(error)
             if refused:
                 raise refused[0]
-        return self._spark
+        return running(self._spark, "SQL", "make a new Catalog, in a session that runs")
 
     def set(self, key: str, value: str) -> None:
         """Set a setting of the session.

@@ -250,3 +250,41 @@ def test_without_java_it_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     with pytest.raises(UnavailableError, match=r"Java 17 or newer is needed; .*JAVA_HOME"):
         session()
+
+
+def test_what_is_left_of_a_session_that_was_stopped_says_so(tmp_path):
+    """In a process of its own, since other tests use the session of this one."""
+    script = f"""
+from tablestore import Catalog, TableStore, session
+spark = session(master="local[1]")
+table = TableStore.create(spark, {str(tmp_path / "t")!r}, "id bigint", primary_key="id")
+table.write([{{"id": 0}}])
+rows, catalog = spark.range(3), Catalog(spark, {str(tmp_path)!r})
+catalog.sql("SELECT 1").frame
+spark.stop()
+calls = {{
+    "write": lambda: table.write(rows),
+    "write a list": lambda: table.write([{{"id": 1}}]),
+    "delete": lambda: table.delete("id = 1"),
+    "read": lambda: table.read(),
+    "count": lambda: table.count(),
+    "changes": lambda: table.changes(0),
+    "stream": lambda: table.read_stream(),
+    "write a stream": lambda: table.write_stream(rows, checkpoint="/tmp/none"),
+    "compact": lambda: table.compact(),
+    "history": lambda: table.history(),
+    "SQL": lambda: catalog.sql("SELECT 1").frame,
+    "create": lambda: TableStore.create(spark, {str(tmp_path / "other")!r}, "id bigint"),
+}}
+for name, call in calls.items():
+    try:
+        call()
+        print(name, "no error")
+    except Exception as error:
+        print(name, type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    said = done.stdout.splitlines()
+    assert len(said) == 12, said
+    assert [line for line in said if "InvalidInputError" not in line or "got one that was stopped" not in line] == []
+    assert not (tmp_path / "other").exists()
