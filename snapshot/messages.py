@@ -1,9 +1,10 @@
-"""Parts of messages: counted nouns and suggestions for misspelled names."""
+"""Parts of messages: counted nouns, suggestions for misspelled names, and versions."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 
 _CUTOFF = 0.7
 
@@ -11,6 +12,14 @@ _CUTOFF = 0.7
 def counted(count: int, noun: str) -> str:
     """Return a number and its noun: ``1 snapshot``, ``2,000 data files``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def version_of(distribution: str) -> str:
+    """Return the version of an installed distribution; ``unknown`` if its files were copied without its metadata."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +96,9 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "__version__":
-        return version("tablestore")
+        from snapshot.messages import version_of  # noqa: PLC0415 - as the other names, on first use
+
+        return version_of("tablestore")
     if name not in _PLACES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

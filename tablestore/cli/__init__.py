@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from typing import Annotated, Final
 
 try:
     from typer import Exit, Option, Typer, echo
 
+    from snapshot.messages import version_of
     from tablestore.cli import audit, compact_drop, kafka, log, maintenance, prepare, read, recover, sql, warehouse
     from tablestore.cli.console import FriendlyGroup, set_debug
 except KeyboardInterrupt:
@@ -63,8 +63,8 @@ app.add_typer(kafka.app, name="kafka")
 
 def _show_versions(asked: bool) -> None:
     if asked:
-        echo(f"tablestore {version('tablestore')}")
-        echo(", ".join(f"{name} {version(name)}" for name in _REPORTED) + f", Python {sys.version.split()[0]}")
+        echo(f"tablestore {version_of('tablestore')}")
+        echo(", ".join(f"{name} {version_of(name)}" for name in _REPORTED) + f", Python {sys.version.split()[0]}")
         raise Exit
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -72,6 +73,13 @@ class Alter(HasHandle):
             with pending_on_error(table.files, snapshot):
                 renewed()
 
+        # A type checker lets nobody give text here, and Spark would fail at it with an assertion.
+        changes = tuple(
+            replace(each, type=as_data_type(each.type, each.path))
+            if isinstance(each, AddColumn | WidenColumn)
+            else each
+            for each in changes
+        )
         return alter(table, changes, set_options=set_options, reset_options=names_of(reset_options), publish=publish)
 
     def add_column(

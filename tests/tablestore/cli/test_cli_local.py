@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import tablestore
 from log_system.local_kafka.owned import LocalKafka
+from snapshot import messages
 from tablestore import create_local
 from tablestore.cli import app, console
 from tablestore.context import TableContext
@@ -48,6 +49,15 @@ def test_versions_are_shown_for_bug_reports() -> None:
     assert first == f"tablestore {tablestore.__version__}"
     assert f"pyarrow {pa.__version__}" in packages
     assert tablestore.__version__ == metadata.version("tablestore")
+
+
+def test_files_without_the_metadata_of_a_package_have_no_known_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(messages, "version", missing)
+    assert tablestore.__version__ == "unknown"
+    assert run("--version").stdout.startswith("tablestore unknown\npyspark unknown, ")
 
 
 def test_a_table_is_described_read_followed_compacted_and_dropped(

@@ -96,7 +96,7 @@ def test_a_table_through_all_changes(
     assert seen(snapshot=first, schema="own") == OWN
     assert table_of(TableStore.open(spark, table.path).read().where("text = 'a' and n = 1 and s.x = 1")) == OLD[:1]
 
-    dropped = table.alter(DropColumn("v"), DropColumn("s.new"), AddColumn("d", DoubleType()))
+    dropped = table.alter(DropColumn("v"), DropColumn("s.new"), AddColumn("d", "double"))
     assert seen() == [without(row) for row in [*OLD, NEW]]
     assert seen(snapshot=dropped.id - 1, schema="own") == [*OLD, NEW]
     check_root(spark, table, compacted=key)
