@@ -3,52 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import chain
+from tempfile import NamedTemporaryFile
+from typing import Self
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapshot.merge.duckdb_engine import errors_mapped, load, read, spilling
+from snapshot.merge.duckdb_engine import BATCH_ROWS, errors_mapped, load, no_room, private_folder, read, spilling
 from snapshot.schema.system_columns import SEQ
 
 _FEW_BYTES = 32 << 20
+_TAKEN_BYTES = 32 << 20
 _MEMORY = "256MB"
+_WHAT = "staged rows"
 
 
 def last_per_key(
-    session: duckdb.DuckDBPyConnection, primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]
+    session: duckdb.DuckDBPyConnection,
+    primary_key: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    folder: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the row with the largest ``_seq`` of each key.
+
+    DuckDB gets only the keys, because it cannot spill large values; the rows wait in a file.
 
     Args:
         session: A session in which no temporary tables ``staged`` and ``winners`` exist.
         primary_key: Names of the key columns.
         batches: Rows of one schema that has at least the key columns and ``_seq``.
+        folder: Where to create the file; None for the folder of spilled data.
 
     Yields:
         The remaining rows, ordered by ``_seq``, in the schema of the input.
+
+    Raises:
+        UnavailableError: there is no room for the file.
     """
     rows = iter(batches)
     first = next(rows, None)
     if first is None:
         return
-    schema: pa.Schema = first.schema
     # Numbered names, so that no user column can shadow DuckDB's ``rowid``.
-    names = {name: f"c{position}" for position, name in enumerate(schema.names)}
-    inner = pa.schema([each.with_name(names[each.name]) for each in schema])
-    renamed = (pa.RecordBatch.from_arrays(batch.columns, schema=inner) for batch in chain([first], rows))
-    seq = names[SEQ]
-    order = _OrderWatch(seq)
-    load(session, "staged", inner, order.watched(renamed))
-    keys = ", ".join(names[name] for name in primary_key)
-    last = "max(rowid)" if order.ascends else f"max_by(rowid, {seq})"
-    session.execute(f"CREATE TEMP TABLE winners AS SELECT {last} AS row FROM staged GROUP BY {keys}")
-    # A delete by row number keeps the remaining rows in their order.
-    session.execute("DELETE FROM staged WHERE NOT EXISTS (SELECT 1 FROM winners WHERE row = staged.rowid)")
-    session.execute("DROP TABLE winners")
-    yield from read(session, f"SELECT * FROM staged {'' if order.ascends else f'ORDER BY {seq}'}", [], schema)
+    names = {name: f"c{position}" for position, name in enumerate([*primary_key, SEQ])}
+    inner = pa.schema([first.schema.field(name).with_name(names[name]) for name in names])
+    order = _OrderWatch(SEQ)
+    with _WaitingRows(first.schema, folder or private_folder()) as waiting:
+        kept = waiting.added(order.watched(chain([first], rows)))
+        load(
+            session,
+            "staged",
+            inner,
+            (pa.RecordBatch.from_arrays(each.select(names).columns, schema=inner) for each in kept),
+        )
+        keys, seq = ", ".join(names[name] for name in primary_key), names[SEQ]
+        row = "max(rowid)" if order.ascends else f"max_by(rowid, {seq})"
+        sql = f"SELECT {row} AS row FROM staged GROUP BY {keys} ORDER BY {'row' if order.ascends else f'max({seq})'}"
+        for winners in read(session, sql, [], pa.schema([("row", pa.int64())])):
+            yield from waiting.taken(winners.column(0).to_numpy())
+
+
+class _WaitingRows:
+    """Batches in a temporary file, of which rows are taken by their numbers. A context manager."""
+
+    def __init__(self, schema: pa.Schema, folder: str) -> None:
+        """Prepare to hold batches of one schema in a file, which is removed at the end of the context."""
+        self._schema, self._folder = schema, folder
+        self._stack = ExitStack()
+        self._starts = [0]
+        self._bytes = 0
+        self._reader: pa.RecordBatchFileReader | None = None
+
+    def __enter__(self) -> Self:
+        """Create the file."""
+        self._file = self._stack.enter_context(NamedTemporaryFile(dir=self._folder, suffix=".arrow"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the file."""
+        self._stack.close()
+
+    def added(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write batches to the file, and yield each."""
+        with pa.ipc.new_file(self._file, self._schema) as writer:
+            for batch in batches:
+                try:
+                    writer.write_batch(batch)
+                except OSError as error:
+                    raise no_room(what=_WHAT, reason=error) from error
+                self._starts.append(self._starts[-1] + batch.num_rows)
+                self._bytes += batch.nbytes
+                yield batch
+        self._file.flush()
+
+    def taken(self, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+        """Yield rows in the given order, few at a time if they are large."""
+        if self._reader is None:
+            self._reader = pa.ipc.open_file(self._stack.enter_context(pa.OSFile(self._file.name)))
+        step = max(1, min(BATCH_ROWS, _TAKEN_BYTES * self._starts[-1] // max(1, self._bytes)))
+        for some in (rows[start : start + step] for start in range(0, len(rows), step)):
+            numbers = np.searchsorted(self._starts, some, side="right") - 1
+            by_batch = np.argsort(numbers, kind="stable")
+            parts = [
+                self._reader.get_batch(int(number)).take(pa.array(some[numbers == number] - self._starts[number]))
+                for number in np.unique(numbers)
+            ]
+            found = pa.concat_batches(parts)
+            yield found if (np.diff(by_batch) > 0).all() else found.take(pa.array(np.argsort(by_batch)))
 
 
 def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

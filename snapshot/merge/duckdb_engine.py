@@ -23,6 +23,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import batches_of, connect, give_back, interruptible, take
@@ -34,7 +35,8 @@ from snapshot.schema.nested_nulls import cast_to
 from snapshot.schema.system_columns import relabelled
 
 BATCH_ROWS = 65_536
-"""Number of rows in the Arrow batches that DuckDB returns."""
+BATCH_BYTES = 4 << 20
+"""Limits of the Arrow batches that are read: rows, and bytes as they are in files, where they take an eighth or so."""
 MEMORY_LIMIT = "288MB"
 """The memory limit of a session of a merge."""
 _NO_SPILL = "max_temp_directory_size"
@@ -107,6 +109,12 @@ def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
     return f"read_parquet(?, schema = MAP {{{schema}}}, hive_partitioning = false)"
 
 
+def rows_at_a_time(file: pq.FileMetaData) -> int:
+    """Return how many rows of a Parquet file to read at a time: no more than its largest row group has."""
+    groups = (file.row_group(number).num_rows for number in range(file.num_row_groups))
+    return min(BATCH_ROWS, max(groups, default=0) or BATCH_ROWS)
+
+
 def file_arguments(sizes: Mapping[str, int], remote: RemoteFiles | None) -> list[str]:
     """Return files, given by path with their sizes, as DuckDB takes them; those of an object store are fetched.
 
@@ -141,7 +149,7 @@ class _Database:
 
 def _opened(memory_limit: str, parent: str | None) -> _Database:
     """Return a DuckDB with one thread and bounded memory that spills to a folder of its own."""
-    folder = Path(_private_folder() if parent is None else parent) / uuid.uuid4().hex
+    folder = Path(private_folder() if parent is None else parent) / uuid.uuid4().hex
     connection = connect(
         memory_limit=memory_limit,
         temp_directory=str(folder),
@@ -154,7 +162,7 @@ def _opened(memory_limit: str, parent: str | None) -> _Database:
 
 
 @cache
-def _private_folder() -> str:
+def private_folder() -> str:
     """Return the folder for spilled data, which only this user can read."""
     folder = Path(tempfile.gettempdir()) / f"tablestore-{os.getuid() if hasattr(os, 'getuid') else getpass.getuser()}"
     with suppress(OSError):
@@ -218,12 +226,7 @@ def errors_mapped(what: str) -> Iterator[None]:
             f"{what}: the rows do not fit into the memory of the task's engine: {reason}. It spills rows to disk, but "
             "not values of 128 KB and more: take fewer of them at a time, or store a path to them"
         )
-        if _NO_SPILL in more:
-            folder = tempfile.gettempdir()
-            message = (
-                f"{what}: no room for temporary files in {folder}: {reason}. Make room, or set TMPDIR to another folder"
-            )
-        raise UnavailableError(message) from error
+        raise (no_room(what, reason) if _NO_SPILL in more else UnavailableError(message)) from error
     except duckdb.IOException as error:
         if "No files found" in str(error) or "No such file" in str(error):
             raise DataLostError(_lost(what, error)) from error
@@ -245,6 +248,14 @@ def errors_mapped(what: str) -> Iterator[None]:
             raise CorruptedError(message) from error
         message = f"{what}: a file cannot be read: {reason}. Check the object store, then try again"
         raise UnavailableError(message) from error
+
+
+def no_room(what: str, reason: object) -> UnavailableError:
+    """Return the error that the disk of temporary files is full."""
+    folder = tempfile.gettempdir()
+    return UnavailableError(
+        f"{what}: no room for temporary files in {folder}: {reason}. Make room, or set TMPDIR to another folder"
+    )
 
 
 def _lost(what: str, error: object) -> str:
@@ -290,10 +301,14 @@ def streamed(
 
 
 def read(
-    session: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any], schema: pa.Schema
+    session: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: list[Any],
+    schema: pa.Schema,
+    batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the result of a query in batches with exactly this schema."""
-    yield from shaped(session.sql(sql, params=parameters).to_arrow_reader(BATCH_ROWS), schema)
+    yield from shaped(session.sql(sql, params=parameters).to_arrow_reader(batch_rows), schema)
 
 
 def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

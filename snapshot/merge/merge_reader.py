@@ -3,10 +3,11 @@
 A base file has one row per key; change files may have several changes of a key. The change with the largest (snapshot,
 ``_seq``) wins: ``DELETE`` removes the row, ``INSERT`` and ``UPDATE_AFTER`` set it, ``UPDATE_BEFORE`` is ignored.
 
-1. Load the changes into a temporary table, with only the requested columns, and find the winner of each key.
+1. Scan the keys of the changes, and find the place of the winner of each key. DuckDB holds no other column, because it
+   cannot spill large values.
 2. Scan the base files, all partitions at once, and drop the rows with a changed key: by an anti join whose hash table
    holds the changed keys, never the base, or by a bitmap if the key is one integer.
-3. Emit the winners that are not deletes.
+3. Scan the changes again, and emit the winners that are not deletes.
 
 A filter is applied to the base in its Parquet scan. It can be applied to changes only after the winners are known,
 unless it reads only key columns: then it holds for all changes of a key or for none.
@@ -29,6 +30,8 @@ import pyarrow as pa
 from snapshot.errors import InvalidInputError
 from snapshot.merge.deduplicate import last_per_key
 from snapshot.merge.duckdb_engine import (
+    BATCH_BYTES,
+    BATCH_ROWS,
     MEMORY_LIMIT,
     bound_list,
     errors_mapped,
@@ -50,8 +53,8 @@ RANK = "_rank"
 """Column of staged changes: the rank of their snapshot among the merged snapshots."""
 _PLACE = "file_index::INTEGER + 1"
 """The place of a row's file among those of its scan, from 1."""
-_LAST = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
-"""The last change of each key, after ``_stage_changes``."""
+_ROW = "_row"
+"""Column of changes: the place of the row among those of all scanned files."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,13 @@ class BaseFile:
         path: Its path in the file system.
         partition_values: Values of the partition columns, which are not in the file, as Python values.
         size: Its size in bytes; 0 if unknown.
+        rows: Its number of rows; 0 if unknown.
     """
 
     path: str
     partition_values: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,21 @@ class ChangeFile:
         path: Its path in the file system.
         snapshot: The snapshot that it belongs to.
         size: Its size in bytes; 0 if unknown.
+        rows: Its number of rows; 0 if unknown.
     """
 
     path: str
     snapshot: int
     size: int = 0
+    rows: int = 0
+
+
+def _batch_rows(files: Iterable[BaseFile | ChangeFile], wanted: pa.Schema) -> int:
+    """Return how many rows of files to read at a time: fewer where they have large values."""
+    if all(pa.types.is_primitive(field.type) for field in wanted):
+        return BATCH_ROWS
+    widest = max((file.size / file.rows for file in files if file.rows > 0), default=0.0)
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(1.0, widest))))
 
 
 @dataclass(frozen=True)
@@ -229,7 +244,7 @@ class MergeReader:
             The key's columns, in the order of the schema.
         """
         with errors_mapped("changed keys"), self._cursor() as cursor:
-            self._stage_changes(cursor, changes, (), _EVERY_ROW)
+            self._find_winners(cursor, changes, _EVERY_ROW)
             keys = self._wanted(self._primary_key)
             yield from read(cursor, f"SELECT {self._list(keys.names)} FROM winners", [], keys)
 
@@ -241,9 +256,11 @@ class MergeReader:
         """
         schema = self._change_schema(self._schema, pa.field(SEQ, pa.int64()))
         with errors_mapped("minor compaction"), self._cursor() as cursor:
-            self._stage_changes(cursor, changes, self._schema.names, _EVERY_ROW)
+            self._find_winners(cursor, changes, _EVERY_ROW, rows=True)
             selected = ", ".join([*map(self._internal, self._schema.names), KIND, SEQ])
-            yield from read(cursor, f"SELECT {selected} FROM {_LAST}", [], schema)
+            source, parameters = self._scan_winners(changes, self._schema.names)
+            sql = f"SELECT {selected} FROM {source}"
+            yield from read(cursor, sql, parameters, schema, _batch_rows(changes, schema))
 
     def changes_in_order(
         self, files: Sequence[ChangeFile], *, columns: Sequence[str] | None = None
@@ -273,7 +290,7 @@ class MergeReader:
             The remaining rows, ordered by ``_seq``, in the schema of the input.
         """
         with errors_mapped("staged rows"), self._cursor() as cursor:
-            yield from last_per_key(cursor, self._primary_key, batches)
+            yield from last_per_key(cursor, self._primary_key, batches, self._temp_parent)
 
     def _merged(
         self,
@@ -290,41 +307,44 @@ class MergeReader:
                 names = [self._internal(name) for name in self._primary_key]
                 load(cursor, "asked", keys.rename_columns(names).schema, keys.rename_columns(names).to_batches())
             if changes:
-                staged = [*wanted.names, *predicate.columns] if emit_changes else []
-                self._stage_changes(cursor, changes, staged, predicate.on(self._primary_key), asked=asked)
+                on_key = predicate.on(self._primary_key)
+                self._find_winners(cursor, changes, on_key, rows=emit_changes, asked=asked)
             changed = self._changed_bits(cursor) if base and changes and not asked else None
             joined = bool(changes) and changed is None
             seen = wanted if changed is None else self._with_key(wanted)
+            batch_rows = _batch_rows((*base, *changes), wanted)
             if base:
                 sql, parameters = self._base_query(base, seen, predicate, changed=joined, asked=asked)
-                rows = read(cursor, sql, parameters, seen)
+                rows = read(cursor, sql, parameters, seen, batch_rows)
                 yield from rows if changed is None else self._unchanged(rows, changed, wanted)
             if changes and emit_changes:
                 alive = f"{KIND} <> {int(RowKind.DELETE)} AND {predicate.sql_with(self._internal)}"
-                sql = f"SELECT {self._list(wanted.names)} FROM {_LAST} WHERE {alive}"
-                yield from read(cursor, sql, list(predicate.parameters), wanted)
+                source, parameters = self._scan_winners(changes, [*wanted.names, *predicate.columns])
+                sql = f"SELECT {self._list(wanted.names)} FROM {source} WHERE {alive}"
+                yield from read(cursor, sql, [*parameters, *predicate.parameters], wanted, batch_rows)
 
-    def _stage_changes(
+    def _find_winners(
         self,
         cursor: duckdb.DuckDBPyConnection,
         files: Sequence[ChangeFile],
-        columns: Sequence[str],
         on_key: Predicate,
         *,
+        rows: bool = False,
         asked: bool = False,
     ) -> None:
-        """Create the table ``winners`` (keys, row id) and, if columns are requested, ``changes`` with the rows."""
+        """Create the table ``winners`` of the changed keys and, if ``rows``, the place of the last change of each."""
         keys = self._list(self._primary_key)
-        source, parameters = self._scan_changes(files, dict.fromkeys([*self._primary_key, *columns]))
+        source, parameters = self._scan_changes(files, self._primary_key)
         source = f"{source} AS staged" + (f" SEMI JOIN asked ON {self._same_key('asked', 'staged')}" if asked else "")
         source += f" WHERE {KIND} <> {int(RowKind.UPDATE_BEFORE)} AND {on_key.sql_with(self._internal)}"
-        parameters += on_key.parameters
-        if columns:
-            cursor.execute(f"CREATE TEMP TABLE changes AS SELECT * FROM {source}", parameters)
-            last = f"max_by(rowid, ({RANK}::HUGEINT << 64) + {SEQ})"
-            cursor.execute(f"CREATE TEMP TABLE winners AS SELECT {keys}, {last} AS row FROM changes GROUP BY {keys}")
-        else:
-            cursor.execute(f"CREATE TEMP TABLE winners AS SELECT DISTINCT {keys} FROM {source}", parameters)
+        last = f"{keys}, max_by({_ROW}, ({RANK}::HUGEINT << 64) + {SEQ}) AS {_ROW}"
+        found = f"SELECT {last} FROM {source} GROUP BY {keys}" if rows else f"SELECT DISTINCT {keys} FROM {source}"
+        cursor.execute(f"CREATE TEMP TABLE winners AS {found}", [*parameters, *on_key.parameters])
+
+    def _scan_winners(self, files: Sequence[ChangeFile], columns: Iterable[str]) -> tuple[str, list[Any]]:
+        """Return a scan as ``_scan_changes`` does, of the last change of each key only."""
+        source, parameters = self._scan_changes(files, dict.fromkeys(columns))
+        return f"{source} AS staged SEMI JOIN winners ON winners.{_ROW} = staged.{_ROW}", parameters
 
     def _base_query(
         self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool = False
@@ -386,7 +406,7 @@ class MergeReader:
         with errors_mapped("changes"), self._cursor() as cursor:
             source, parameters = self._scan_changes(files, columns)
             sql = f"SELECT {selected} FROM {source} ORDER BY {RANK}, {SEQ}"
-            yield from read(cursor, sql, [snapshots, *parameters], schema)
+            yield from read(cursor, sql, [snapshots, *parameters], schema, _batch_rows(files, schema))
 
     def _scan_changes(self, files: Sequence[ChangeFile], columns: Iterable[str]) -> tuple[str, list[Any]]:
         """Return a scan of change files with some columns, ``_kind``, ``_seq`` and the rank of each file's snapshot."""
@@ -394,7 +414,8 @@ class MergeReader:
         ranks = {snapshot: rank for rank, snapshot in enumerate(sorted({file.snapshot for file in files}))}
         rank = f"list_extract(?::INTEGER[], {_PLACE}) AS {RANK}"
         scan = read_parquet([*self._stored(columns), (KIND, KIND, "TINYINT"), (SEQ, SEQ, "BIGINT")])
-        selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank])
+        row = f"(file_index::BIGINT << 40) + file_row_number AS {_ROW}"
+        selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank, row])
         paths = file_arguments({file.path: file.size for file in files}, self.remote)
         return f"(SELECT {selected} FROM {scan})", [[ranks[file.snapshot] for file in files], paths]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapshot.merge.change_bitmap import FileChanges, current_changes, opened
-from snapshot.merge.duckdb_engine import BATCH_ROWS
+from snapshot.merge.duckdb_engine import BATCH_ROWS, rows_at_a_time
 from snapshot.merge.key_bitmap import KeyBitmap, numbers_of
 from snapshot.merge.merge_reader import BaseFile, ChangeFile
 from snapshot.row_kind import KIND
@@ -137,4 +137,5 @@ def _has(path: str, fields: Sequence[pa.Field]) -> int:
 
 def _batches(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with opened(path) as file:
-        yield from file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(columns)), use_threads=False)
+        rows = rows_at_a_time(file.metadata)
+        yield from file.iter_batches(rows, columns=list(dict.fromkeys(columns)), use_threads=False)

@@ -30,6 +30,8 @@ from snapshot.staging.column_encodings import encodings_of
 from snapshot.storage import Storage, storage_errors
 
 ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+"""Limits of a row group, of which a writer holds one in memory, and DuckDB the large values."""
 TOMBSTONES = "tombstones"
 """Subfolder of the changes folder. Its files belong to a commit but not to the changes of a snapshot: they contain the
 key and the sequence of deletes, so that a late row with a smaller sequence does not restore a deleted row."""
@@ -82,7 +84,7 @@ class ParquetFiles:
         self._differences = differences
         self._sought = [name for name in sought if _can_be_sought(schema.field(name).type)]
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._writer: pq.ParquetWriter | None = None
         self._metadata: list[pq.FileMetaData] = []
         self._path = ""
@@ -98,7 +100,8 @@ class ParquetFiles:
         # Whoever has chosen or sorted rows has left NULL in the fields of rows that are NULL.
         self._waiting.append(conform(batch, self._schema) if self._requires else batch)
         self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= ROW_GROUP_ROWS:
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
             self._flush()
 
     def close(self) -> list[DataFile]:
@@ -122,17 +125,20 @@ class ParquetFiles:
         if not self._waiting:
             return
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
-        self._waiting, self._waiting_rows = [], 0
+        group_rows = min(ROW_GROUP_ROWS, max(1, table.num_rows * ROW_GROUP_BYTES // max(1, self._waiting_bytes)))
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         odd = {name for name in self._floats if is_odd(table.column(name))}
         if not odd <= self._odd:
             # Statistics and dictionaries of a column are chosen when a file is opened, so these rows start a new file.
             self._finish_file()
-        if self._writer is None:
-            self._open_file(table, odd)
-        assert self._writer is not None
-        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        if self._sink.tell() >= self._target_bytes:
-            self._finish_file()
+        for start in range(0, table.num_rows, group_rows):
+            group = table.slice(start, group_rows)
+            if self._writer is None:
+                self._open_file(group, odd)
+            assert self._writer is not None
+            self._writer.write_table(group, row_group_size=group_rows)
+            if self._sink.tell() >= self._target_bytes:
+                self._finish_file()
 
     def _open_file(self, first_rows: pa.Table, odd: set[str]) -> None:
         self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
@@ -146,7 +152,7 @@ class ParquetFiles:
         unskippable = unskippable_columns(self._schema, odd)
         paths = _leaf_paths(self._schema)
         encodings = encodings_of(first_rows, paths, unskippable, differences=self._differences)
-        rows = min(first_rows.num_rows, ROW_GROUP_ROWS)
+        rows = first_rows.num_rows
         # Readers look a value up in a dictionary too.
         sought = [name for name in self._sought if name not in encodings.dictionaries] if rows >= _FILTERED_ROWS else []
         self._writer = pq.ParquetWriter(

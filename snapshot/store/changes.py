@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from snapshot.delta.log import Commit, DataFile
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.merge.bucket_hash import bucket_of
+from snapshot.merge.duckdb_engine import rows_at_a_time
 from snapshot.records import Snapshot
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.adapter import fit
@@ -28,7 +29,6 @@ MAINTENANCE = ("create", "compact", "expire", "alter")
 """Operations of snapshots without changes."""
 LISTED = "changes"
 """Key of a commit that replaces files of an append table: the files with its changes, in order (``listed``)."""
-_BATCH_ROWS = 65_536
 _WHOLE_BYTES_MAX = 4_000_000
 """Files up to this size are read from an object store in one request."""
 _REMEDY = "until it is restored, no later change can be published. Restore it from a backup, then call recover()."
@@ -173,7 +173,7 @@ class SnapshotChanges:
                 raise pa.ArrowInvalid(msg)
             there = set(parquet.schema_arrow.names)
             names = [name for name in (*self.columns.physical.names, KIND) if name in there]
-            yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+            yield from parquet.iter_batches(rows_at_a_time(parquet.metadata), columns=names, use_threads=False)
 
     def _count(self, file: DataFile) -> int:
         with self._opened(file) as source:

@@ -43,7 +43,7 @@ def base_file(table: TableFiles, file: DataFile) -> BaseFile:
     values = {
         name: _value(file.partition.get(name), table.spec.arrow.field(name).type) for name in table.spec.partition_by
     }
-    return BaseFile(table.storage.path(file.path), values, file.size)
+    return BaseFile(table.storage.path(file.path), values, file.size, file.rows)
 
 
 def by_bucket(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:

@@ -484,7 +484,7 @@ class TableFiles:
 
     def change_file(self, file: DataFile) -> ChangeFile:
         """Return a change file in the form that ``MergeReader`` reads."""
-        return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0), file.size)
+        return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0), file.size, file.rows)
 
     @cached_property
     def change_schema(self) -> pa.Schema:

@@ -27,7 +27,8 @@ from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, Un
 from snapshot.merge.deduplicate import last_of_few
 from snapshot.merge.duckdb_engine import spilling
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
-from snapshot.merge.pushed_filters import Predicate, split_filters
+from snapshot.merge.predicate import Condition, Predicate
+from snapshot.merge.pushed_filters import split_filters
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.system_columns import SEQ, SNAPSHOT
 
@@ -388,7 +389,7 @@ def test_the_hash_table_holds_the_changes_and_the_base_is_filtered_in_its_scan(t
     changes = [ChangeFile(write(tmp_path, [(n, "mon", n, 0, n) for n in range(400)], change_schema(SCHEMA)), 1)]
     predicate, _ = split_filters([GreaterThan(("file_index",), 7)], SCHEMA)
     with MergeReader(SCHEMA, ["id"]) as engine, engine._cursor() as cursor:
-        engine._stage_changes(cursor, changes, SCHEMA.names, Predicate())
+        engine._find_winners(cursor, changes, Predicate(), rows=True)
         sql, parameters = engine._base_query(base, SCHEMA, predicate, changed=True)
         plan = str(cursor.sql(f"EXPLAIN {sql}", params=parameters).fetchall()[0][1])
     assert "Join Type: ANTI" in plan
@@ -424,6 +425,46 @@ def test_the_spill_folder_is_removed(tmp_path: Path) -> None:
         assert sum(map(len, kept)) == len(rows)
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("apart", [1, 1 << 40], ids=["by bits", "by a join"])
+def test_values_that_duckdb_cannot_spill_are_merged(tmp_path: Path, apart: int) -> None:
+    """DuckDB holds values of 128 KB and more in memory; those of a bucket take several times its limit."""
+    schema, size = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.binary())]), 1 << 19
+
+    def value(number: int) -> bytes:
+        return number.to_bytes(8) * (size // 8)
+
+    def many(numbers: range) -> list[tuple[Any, ...]]:
+        return [(n % 100 * apart, value(n), 0, n) for n in numbers]
+
+    files = [write(tmp_path, many(range(start, start + 40)), change_schema(schema)) for start in range(0, 160, 40)]
+    changes = [ChangeFile(path, snapshot, Path(path).stat().st_size, 40) for snapshot, path in enumerate(files)]
+    base = [BaseFile(write(tmp_path, [(n * apart, value(n)) for n in range(98, 190)], schema), {}, 92 * size, 92)]
+    last = {n % 100 * apart: value(n) for n in range(160)}
+    with MergeReader(schema, ["id"], memory_limit="24MB") as engine:
+        merged = dict(rows_of(engine.merged(base, changes), schema))
+        assert merged == {n * apart: value(n) for n in range(98, 190)} | last
+        folded = rows_of(engine.last_changes(changes), change_schema(schema))
+        assert {key: found for key, found, _, _ in folded} == last
+        for number in (5, 99, 150):
+            condition = Predicate((Condition("id", "", " = ?", (number * apart,)),))
+            found = engine.row_of(base, changes, condition)
+            assert found is not None
+            assert found.to_pylist() == [{"id": number * apart, "v": merged[number * apart]}]
+        for order in (1, -1):
+            numbered = [(key, kept, kind, order * seq) for key, kept, kind, seq in many(range(160))]
+            batches = [
+                pa.RecordBatch.from_pylist(
+                    [dict(zip(change_schema(schema).names, row, strict=True)) for row in numbered[start : start + 20]],
+                    schema=change_schema(schema),
+                )
+                for start in range(0, 160, 20)
+            ]
+            kept = rows_of(engine.last_per_key(batches), change_schema(schema))
+            newest = last if order == 1 else {n * apart: value(n) for n in range(100)}
+            assert {key: found for key, found, _, _ in kept} == newest
+            assert [seq for _, _, _, seq in kept] == sorted(seq for _, _, _, seq in kept)
 
 
 def test_a_database_serves_the_next_session_unless_one_failed() -> None:

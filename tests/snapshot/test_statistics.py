@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.delta.log import DeltaLog
+from snapshot.staging import parquet_writer
 from snapshot.staging.parquet_writer import ROW_GROUP_ROWS, ParquetFiles
 from snapshot.storage import Storage
 from snapshot.store.table_files import EXACT_BOUNDS
@@ -41,6 +43,22 @@ def test_a_column_that_holds_nan_has_no_bounds(tmp_path: Path, kind: pa.DataType
     assert file.metadata.row_group(0).column(0).statistics is None
     assert stats["minValues"] == stats["maxValues"] == {"y": 2.0}
     assert stats["numRecords"] == len(values)
+
+
+def test_row_groups_and_files_of_large_values_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers hold a row group of large values in memory, and so does the writer."""
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 1 << 20)
+    values = [os.urandom(1 << 16) for _ in range(100)]
+    whole = pa.record_batch({"x": pa.array(values, pa.binary())})
+    writer = ParquetFiles(Storage.at(tmp_path), whole.schema, prefix="f", target_bytes=3 << 20)
+    for batch in (whole.slice(0, 70), *(whole.slice(n, 1) for n in range(70, 100))):
+        writer.write(batch)
+        assert writer._waiting_bytes < 1 << 20
+    files = [pq.ParquetFile(tmp_path / file.path) for file in writer.close()]
+    assert [value for file in files for value in file.read().column("x").to_pylist()] == values
+    groups = [[file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] for file in files]
+    assert all(rows <= 16 for file in groups for rows in file)
+    assert all(sum(file) <= 4 * 16 for file in groups)
 
 
 def test_nan_that_comes_late_begins_a_file(tmp_path: Path) -> None:
