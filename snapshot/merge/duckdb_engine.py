@@ -224,7 +224,7 @@ def errors_mapped(what: str) -> Iterator[None]:
         reason, _, more = str(error).partition("\n")
         message = (
             f"{what}: the rows do not fit into the memory of the task's engine: {reason}. It spills rows to disk, but "
-            "not values of 128 KB and more: take fewer of them at a time, or store a path to them"
+            "not those longer than about 2 KB: take fewer of them at a time, or store a path to them"
         )
         raise (no_room(what, reason) if _NO_SPILL in more else UnavailableError(message)) from error
     except duckdb.IOException as error:

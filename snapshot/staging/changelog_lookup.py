@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from snapshot.arrow_slices import unsliced
@@ -109,7 +110,7 @@ class Lookup:
                     session.execute(f"DROP TABLE {new}")
                     new = f"settled{bucket}"
                 query = _changelog(new, self.spec) if changelog else _upserts(new, self.spec, keeps_same=keeps_same)
-                yield from read(session, query, [], schema)
+                yield from _numbered_anew(read(session, query, [], schema))
                 if rule.buries:
                     for rows in read(session, *_tombstones(self.spec, rule)):
                         bury(bucket, rows)
@@ -150,6 +151,16 @@ class Lookup:
         return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self.storage.filesystem)
 
 
+def _numbered_anew(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches with a last column, ``_seq``, that counts from 0."""
+    # A window of DuckDB would hold all rows in memory.
+    first = 0
+    for batch in batches:
+        numbers = pa.array(np.arange(first, first + batch.num_rows))
+        yield pa.RecordBatch.from_arrays([*batch.columns[:-1], numbers], schema=batch.schema)
+        first += batch.num_rows
+
+
 def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:
     """Return a query for the tombstones of deletes that are not merged: key and sequence of the deleted rows."""
     keys = keys_of(spec)
@@ -173,7 +184,7 @@ def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
     unchanged = "FALSE" if keeps_same else same_row(spec, "old", "new")
     return f"""
         SELECT {", ".join(f"new.{c}" for c in columns)}, {kind}::TINYINT AS {KIND},
-            row_number() OVER (ORDER BY {seq}) - 1 AS {SEQ}
+            {seq} AS {SEQ}
         FROM {new} AS new LEFT JOIN old ON {same_key(keys, "old", "new")}
         WHERE CASE WHEN {kind} = {RowKind.DELETE:d} THEN {existed} ELSE NOT ({existed} AND {unchanged}) END
         ORDER BY {seq}
@@ -187,7 +198,7 @@ def _changelog(new: str, spec: TableSpec) -> str:
     kind, seq, row = f"new.c{len(columns)}", f"new.c{len(columns) + 1}", ", ".join(f"{{0}}.{c} AS {c}" for c in columns)
     is_delete, existed = f"{kind} = {RowKind.DELETE:d}", f"old.{keys[0]} IS NOT NULL"
     return f"""
-        SELECT {", ".join(columns)}, kind::TINYINT AS {KIND}, row_number() OVER (ORDER BY seq, step) - 1 AS {SEQ}
+        SELECT {", ".join(columns)}, kind::TINYINT AS {KIND}, seq AS {SEQ}
         FROM (
             SELECT {row.format("old")}, {seq} AS seq, 0 AS step,
                 CASE WHEN {is_delete} THEN {RowKind.DELETE:d} ELSE {RowKind.UPDATE_BEFORE:d} END AS kind

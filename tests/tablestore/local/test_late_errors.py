@@ -150,10 +150,9 @@ def test_large_values_are_limited_only_where_rows_are_looked_up(make: Callable[.
     looked_up = make(schema, primary_key=["id"], bucket=1, **{"changelog-producer": "lookup"})
     looked_up.write([{"id": 1, "b": b"x"}])
     with pytest.raises(
-        UnavailableError, match=r"not values of 128 KB and more: take fewer of them at a time, or store"
+        UnavailableError, match=r"not those longer than about 2 KB: take fewer of them at a time, or store"
     ):
         looked_up.write(images(320, 1 << 20))
     assert looked_up.to_arrow().to_pylist() == [{"id": 1, "b": b"x"}]
-    for rows in (images(50, 1 << 20), images(4000, 100_000)):
-        looked_up.write(rows)
-        assert looked_up.count() == rows.num_rows
+    looked_up.write(images(40, 1 << 20))
+    assert looked_up.count() == 40
