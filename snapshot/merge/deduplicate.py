@@ -1,9 +1,9 @@
-"""Deduplication: keeps the last row of each key in a stream of batches, in DuckDB, which spills to disk."""
+"""Deduplication: keeps the last row of each key in a stream of batches, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from tempfile import NamedTemporaryFile
 from typing import Self
@@ -19,7 +19,6 @@ from snapshot.schema.system_columns import SEQ
 _FEW_BYTES = 32 << 20
 _TAKEN_BYTES = 32 << 20
 _MEMORY = "256MB"
-_WHAT = "staged rows"
 
 
 def last_per_key(
@@ -54,12 +53,8 @@ def last_per_key(
     order = _OrderWatch(SEQ)
     with _WaitingRows(first.schema, folder or private_folder()) as waiting:
         kept = waiting.added(order.watched(chain([first], rows)))
-        load(
-            session,
-            "staged",
-            inner,
-            (pa.RecordBatch.from_arrays(each.select(names).columns, schema=inner) for each in kept),
-        )
+        numbered = (pa.RecordBatch.from_arrays(each.select(list(names)).columns, schema=inner) for each in kept)
+        load(session, "staged", inner, numbered)
         keys, seq = ", ".join(names[name] for name in primary_key), names[SEQ]
         row = "max(rowid)" if order.ascends else f"max_by(rowid, {seq})"
         sql = f"SELECT {row} AS row FROM staged GROUP BY {keys} ORDER BY {'row' if order.ascends else f'max({seq})'}"
@@ -89,19 +84,19 @@ class _WaitingRows:
 
     def added(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches to the file, and yield each."""
-        with pa.ipc.new_file(self._file, self._schema) as writer:
-            for batch in batches:
-                try:
-                    writer.write_batch(batch)
-                except OSError as error:
-                    raise no_room(what=_WHAT, reason=error) from error
-                self._starts.append(self._starts[-1] + batch.num_rows)
-                self._bytes += batch.nbytes
-                yield batch
-        self._file.flush()
+        writer = pa.ipc.new_file(self._file, self._schema)
+        for batch in batches:
+            with _writing():
+                writer.write_batch(batch)
+            self._starts.append(self._starts[-1] + batch.num_rows)
+            self._bytes += batch.nbytes
+            yield batch
+        with _writing():
+            writer.close()
+            self._file.flush()
 
     def taken(self, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
-        """Yield rows in the given order, few at a time if they are large."""
+        """Yield the rows with some numbers, in the order of these, few at a time if the rows are large."""
         if self._reader is None:
             self._reader = pa.ipc.open_file(self._stack.enter_context(pa.OSFile(self._file.name)))
         step = max(1, min(BATCH_ROWS, _TAKEN_BYTES * self._starts[-1] // max(1, self._bytes)))
@@ -114,6 +109,14 @@ class _WaitingRows:
             ]
             found = pa.concat_batches(parts)
             yield found if (np.diff(by_batch) > 0).all() else found.take(pa.array(np.argsort(by_batch)))
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise no_room(what="staged rows", reason=error) from error
 
 
 def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

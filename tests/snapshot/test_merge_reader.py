@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -511,7 +512,7 @@ def batches(rows, size=20_000):
         texts = pa.array(np.char.add("a text of some length ", keys.astype(str)))
         yield pa.record_batch([keys, texts, np.zeros(size, np.int8), seq], schema=schema)
 with MergeReader(schema, ["k"], temp_directory=sys.argv[1]) as engine:
-    kept = sum(len(batch) for batch in engine.last_per_key(batches(10_000_000)))
+    kept = sum(len(batch) for batch in engine.last_per_key(batches(int(sys.argv[2]))))
 peak_kb = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(kept, int(peak_kb) // 1024)
 """
@@ -520,10 +521,21 @@ print(kept, int(peak_kb) // 1024)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from Linux's /proc")
 def test_staging_ten_million_rows_spills_instead_of_growing(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", STAGING, str(tmp_path)], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", STAGING, str(tmp_path), "10_000_000"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     kept, rss_mb = map(int, done.stdout.split())
     assert kept == 5_000_000
     assert rss_mb < 600
+
+
+def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
+    def full_after_a_megabyte() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    command = [sys.executable, "-c", STAGING, str(tmp_path), "100_000"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=full_after_a_megabyte)
+    assert "UnavailableError: staged rows: no room for temporary files in" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_duckdb_downloads_nothing() -> None:
