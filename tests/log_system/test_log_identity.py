@@ -285,7 +285,7 @@ def test_an_entry_rebuilt_after_retention_had_passed_one_partition_is_read_from_
     assert entry is not None
     assert [(p.rows > 0, p.records > 0) for p in entry.partitions] == [(True, False), (True, True)]
     assert rows_of(rig, 1, 3) == [(n, *change) for n in (2, 3) for change in changes(n)]
-    assert "does not hold snapshot 2 in partitions [0]" in caplog.text
+    assert "no longer holds snapshot 2 in partitions [0]" in caplog.text
 
 
 def test_repair_concludes_nothing_while_an_open_transaction_hides_the_log(
@@ -347,7 +347,7 @@ def test_a_snapshot_committed_after_the_log_moved_goes_to_the_new_brokers_only(r
     write(writer, changes(2))
     with (
         AfterRefresh(writer, lambda: move(rig, moved)),
-        pytest.raises(LogMovedError, match="the log is at 'localhost"),
+        pytest.raises(LogMovedError, match="the log has moved to 'localhost"),
     ):
         write(writer, changes(3))
     assert rig.table.log.settings.client.bootstrap_servers == moved
