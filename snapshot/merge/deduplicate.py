@@ -71,7 +71,6 @@ class _WaitingRows:
         self._stack = ExitStack()
         self._starts = [0]
         self._bytes = 0
-        self._reader: pa.RecordBatchFileReader | None = None
 
     def __enter__(self) -> Self:
         """Create the file."""
@@ -83,7 +82,7 @@ class _WaitingRows:
         self._stack.close()
 
     def added(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches to the file, and yield each."""
+        """Write batches to the file, and yield each; rows can be taken when all are written."""
         writer = pa.ipc.new_file(self._file, self._schema)
         for batch in batches:
             with _writing():
@@ -94,11 +93,10 @@ class _WaitingRows:
         with _writing():
             writer.close()
             self._file.flush()
+        self._reader = pa.ipc.open_file(self._stack.enter_context(pa.OSFile(self._file.name)))
 
     def taken(self, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
         """Yield the rows with some numbers, in the order of these, few at a time if the rows are large."""
-        if self._reader is None:
-            self._reader = pa.ipc.open_file(self._stack.enter_context(pa.OSFile(self._file.name)))
         step = max(1, min(BATCH_ROWS, _TAKEN_BYTES * self._starts[-1] // max(1, self._bytes)))
         for some in (rows[start : start + step] for start in range(0, len(rows), step)):
             numbers = np.searchsorted(self._starts, some, side="right") - 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from snapshot.row_kind import CHANGE_TYPE, KIND, TRUNCATE
@@ -42,6 +43,16 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with another schema over the same buffers: other names and nullability, also of struct fields."""
     return batch if batch.schema.equals(schema) else pa.record_batch(_Relabelled(batch, schema))
+
+
+def renumbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches whose ``_seq`` is the number of the row among all of them, from 0."""
+    first = 0
+    for batch in batches:
+        place = batch.schema.get_field_index(SEQ)
+        numbers = pa.array(np.arange(first, first + batch.num_rows))
+        first += batch.num_rows
+        yield batch.set_column(place, batch.schema.field(place), numbers)
 
 
 def truncate_row(schema: pa.Schema) -> pa.RecordBatch:

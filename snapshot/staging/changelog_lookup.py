@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from snapshot.arrow_slices import unsliced
@@ -37,7 +36,7 @@ from snapshot.merge.merge_rules import MergeRule
 from snapshot.merge.numbered_columns import columns_of, keys_of, load_numbered, names_in, numbered, same_key, same_row
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import SEQ
+from snapshot.schema.system_columns import SEQ, renumbered
 from snapshot.staging.tombstones import load_graves, tombstone_schema
 from snapshot.storage import Storage
 
@@ -110,7 +109,8 @@ class Lookup:
                     session.execute(f"DROP TABLE {new}")
                     new = f"settled{bucket}"
                 query = _changelog(new, self.spec) if changelog else _upserts(new, self.spec, keeps_same=keeps_same)
-                yield from _numbered_anew(read(session, query, [], schema))
+                # Numbered here, because a window of DuckDB would hold all rows in memory.
+                yield from renumbered(read(session, query, [], schema))
                 if rule.buries:
                     for rows in read(session, *_tombstones(self.spec, rule)):
                         bury(bucket, rows)
@@ -149,16 +149,6 @@ class Lookup:
     def _engine(self) -> MergeReader:
         spec = self.spec
         return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self.storage.filesystem)
-
-
-def _numbered_anew(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches with a last column, ``_seq``, that counts from 0."""
-    # A window of DuckDB would hold all rows in memory.
-    first = 0
-    for batch in batches:
-        numbers = pa.array(np.arange(first, first + batch.num_rows))
-        yield pa.RecordBatch.from_arrays([*batch.columns[:-1], numbers], schema=batch.schema)
-        first += batch.num_rows
 
 
 def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:

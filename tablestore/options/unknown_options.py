@@ -17,7 +17,7 @@ _PARTITIONS_OF_LOOKUPS: Final = "only SQL uses it: set it there, in WITH, ALTER 
 _COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
 _BLOBS: Final = (
     "there is no separate storage for large values: store the bytes in a BYTES column, or a path to them in a STRING "
-    "column if they are many values of 128 KB and more"
+    "column if they are too large for a record of the log"
 )
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
 _SKIPPED: Final = "leave it out: reads always skip replaced and deleted rows"

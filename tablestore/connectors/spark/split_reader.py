@@ -17,7 +17,7 @@ from log_system.kafka.client.range_reader import read_records
 from snapshot.errors import DataLostError, NotFoundError
 from snapshot.merge.deduplicate import last_records
 from snapshot.row_kind import CHANGE_TYPE, RowKind
-from snapshot.schema.system_columns import SEQ
+from snapshot.schema.system_columns import SEQ, renumbered
 from tablestore.connectors.kafka.message_codec import MessageDecoder
 from tablestore.connectors.kafka.scan_planner import Scan
 from tablestore.connectors.spark.session_zone import session_zone
@@ -112,17 +112,9 @@ def read_final(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> I
     """
     key = table.options.primary_key
     wanted = [*columns, *(name for name in key if name not in columns)]
-    for batch in last_records(key, _numbered(read_rows(table, part, wanted))):
+    # The rows of one message have the same offset.
+    for batch in last_records(key, renumbered(read_rows(table, part, wanted))):
         yield batch.filter(pc.is_in(batch.column(CHANGE_TYPE), value_set=pa.array(_ADDED)))
-
-
-def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replace ``_seq`` by the number of the row, since the rows of one message have the same offset."""
-    count = 0
-    for batch in batches:
-        numbers = pa.array(np.arange(count, count + len(batch)))
-        count += len(batch)
-        yield batch.set_column(batch.schema.names.index(SEQ), SEQ, numbers)
 
 
 def _last_rows(decoder: MessageDecoder, batches: Iterable[Records], part: FetchRange) -> Iterator[pa.RecordBatch]:
