@@ -189,7 +189,7 @@ def test_a_table_of_sql_with_an_eventual_log(
 
 def test_a_bucket_is_read_from_any_row_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So publishing goes on where it stopped, also within a file with rows of several buckets."""
-    monkeypatch.setattr("snapshot.store.changes._BATCH_ROWS", 7)
+    monkeypatch.setattr("snapshot.merge.duckdb_engine.BATCH_ROWS", 7)
     path = str(tmp_path / "t")
     with create_local(path, SCHEMA, options={"bucket": BUCKETS, "bucket-key": "room"}) as table:
         table.write(rows_of(0, 60))
