@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import check_text
 from snapshot.schema.physical_names import PHYSICAL_NAME
-from snapshot.schema.spec import BUCKET_KEY
+from snapshot.schema.spec import BLOB_FIELD, BUCKET_KEY
 from snapshot.schema.system_columns import RESERVED
 
 _PART = re.compile(r"`((?:[^`]|``)+)`(?:\.|$)|([^.`]+)(?:\.|$)")
@@ -201,6 +201,23 @@ def check_bucket_key(schema: StructType, names: Sequence[str]) -> None:
         InvalidInputError: a column does not exist or is named twice, or its type cannot be hashed.
     """
     _check_columns(schema, f"option '{BUCKET_KEY}'", names, _KEY_TYPES)
+
+
+def check_blob_fields(schema: StructType, names: Sequence[str]) -> None:
+    """Check that columns exist and have binary values: BINARY, or an array or a map of it.
+
+    Raises:
+        InvalidInputError: one does not.
+    """
+    _check_columns(schema, f"option '{BLOB_FIELD}'", names, (DataType,))
+    for name in names:
+        data_type = schema[name].dataType
+        if not isinstance((_inner(data_type) or [data_type])[-1], BinaryType):
+            msg = (
+                f"option '{BLOB_FIELD}': column {name!r} has type {data_type.simpleString()}; expected binary, or an "
+                "array or a map of it."
+            )
+            raise InvalidInputError(msg)
 
 
 def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:

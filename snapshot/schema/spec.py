@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SPEC_PROPERTY = "tablestore.spec"
 BUCKET_KEY = "bucket-key"
 """The option that names the bucket key of an append table."""
+BLOB_FIELD = "blob-field"
 ROWKIND_FIELD = "rowkind.field"
 IGNORE_PREIMAGES = "ignore-update-before"
 MERGE_ENGINE = "merge-engine"

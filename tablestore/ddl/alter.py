@@ -11,8 +11,8 @@ from log_system.kafka.client.access_policy import check_stored
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.schema.evolution import Change, evolved
-from snapshot.schema.spark_types import check_schema, visible, with_physical_names
-from snapshot.schema.spec import BUCKET_KEY, IGNORE_PREIMAGES, ROWKIND_FIELD, TableSpec
+from snapshot.schema.spark_types import check_blob_fields, check_schema, visible, with_physical_names
+from snapshot.schema.spec import BLOB_FIELD, BUCKET_KEY, IGNORE_PREIMAGES, ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
@@ -33,7 +33,7 @@ CHANGEABLE: Final = (
     "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
     "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
     "partition.expire-auto", "partition.expiration-", "consumer.expiration-time", "dynamic-partition-overwrite",
-    IGNORE_PREIMAGES,
+    BLOB_FIELD, IGNORE_PREIMAGES,
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
@@ -162,7 +162,7 @@ def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
             named = key.removeprefix("fields.").rpartition(".")[0].split(",")
             if column in named or column in names:
                 return key
-        elif key in ("sequence.field", BUCKET_KEY, ROWKIND_FIELD) and column in names:
+        elif key in ("sequence.field", BLOB_FIELD, BUCKET_KEY, ROWKIND_FIELD) and column in names:
             return key
     return None
 
@@ -180,6 +180,7 @@ def _properties(
         new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
         check_stored(new, table.allowed, client["bootstrap.servers"])
     merge_rule(parsed.merge, spec.arrow, spec.primary_key, spec.partition_by)
+    check_blob_fields(spec.schema, parsed.blob_fields or ())
     return parsed.to_properties()
 
 

@@ -24,7 +24,7 @@ from snapshot.errors import (
     TableStoreError,
     UnavailableError,
 )
-from snapshot.schema.spark_types import arrow_schema, check_bucket_key, check_schema, table_schema
+from snapshot.schema.spark_types import arrow_schema, check_blob_fields, check_bucket_key, check_schema, table_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.creation import check_created, is_of_another
@@ -79,6 +79,7 @@ def create(
     log = log_storage(parsed, runtime, allowed)
     merge_rule(parsed.merge, arrow_schema(schema), primary_key, partition_by)
     check_bucket_key(schema, parsed.bucket_key or ())
+    check_blob_fields(schema, parsed.blob_fields or ())
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None:
         for text in creation_warnings(parsed.log, primary_key):

@@ -16,7 +16,7 @@ from log_system.formats import FORMATS, Format
 from log_system.kafka.client.access_policy import DEFAULT, VARIABLE
 from log_system.kafka.client.client_options import ACCESS, TAKES_REFERENCE, Access
 from log_system.kafka.option_checks import Consistency, Headers
-from snapshot.schema.spec import BUCKET_KEY
+from snapshot.schema.spec import BLOB_FIELD, BUCKET_KEY
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.merge_options import FIELD_OPTIONS, MergeOptions
 from tablestore.options.value_types import (
@@ -335,6 +335,12 @@ class TableOptions(Group):
         "writers wait for each other. `none`: upserts and deletes as they were written. Paimon's `full-compaction` and "
         "`input` are taken for `lookup`, `input` only with a merge engine that keeps a row as it was written.",
     )
+    blob_fields: tuple[str, ...] | None = optional(
+        BLOB_FIELD,
+        COLUMNS,
+        "Columns of large binary values, as definitions of Paimon name them: `BINARY`, or an array or a map of it. It "
+        "changes nothing: the bytes are stored in the row, as those of any column.",
+    )
     consumer_expiration_ms: int | None = optional(
         "consumer.expiration-time",
         duration(1),
@@ -355,7 +361,7 @@ class TableOptions(Group):
         return self.changelog_producer is ChangelogProducer.LOOKUP
 
 
-_BUCKET, _BUCKET_KEY, _CHANGELOG_PRODUCER, _CONSUMER_EXPIRATION = TableOptions.specs()
+_BUCKET, _BUCKET_KEY, _CHANGELOG_PRODUCER, _BLOB_FIELD, _CONSUMER_EXPIRATION = TableOptions.specs()
 OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     _BUCKET,
     _BUCKET_KEY,
@@ -365,6 +371,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     *KafkaOptions.specs(),
     _CHANGELOG_PRODUCER,
     *MergeOptions.specs(),
+    _BLOB_FIELD,
     *CompactionOptions.specs(),
     *SnapshotOptions.specs(),
     _CONSUMER_EXPIRATION,

@@ -15,9 +15,10 @@ _MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before 
 _LOOKUPS: Final = "leave it out: a lookup join reads the table's current rows in each micro-batch"
 _PARTITIONS_OF_LOOKUPS: Final = "only SQL uses it: set it there, in WITH, ALTER TABLE ... SET or a hint"
 _COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
-_BLOBS: Final = (
-    "there is no separate storage for large values: store the bytes in a BYTES column, or a path to them in a STRING "
-    "column if they are too large for a record of the log"
+_BLOBS: Final = "leave it out: large values have no files of their own; their bytes are stored in the row"
+_DESCRIPTORS: Final = (
+    "there are no references to bytes elsewhere: store the bytes in a BYTES column, which blob-field may name, or a "
+    "path to them in a STRING column"
 )
 _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
 _SKIPPED: Final = "leave it out: reads always skip replaced and deleted rows"
@@ -63,10 +64,9 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "snapshot.time-retained": "use snapshot.retention",
     "snapshot.num-retained.min": "use snapshot.retain-min",
     "snapshot.num-retained.max": "use snapshot.retain-max",
-    "blob-as-descriptor": _BLOBS,
-    "blob-descriptor-field": _BLOBS,
-    "blob-field": _BLOBS,
-    "blob-view-field": _BLOBS,
+    "blob-as-descriptor": _DESCRIPTORS,
+    "blob-descriptor-field": _DESCRIPTORS,
+    "blob-view-field": _DESCRIPTORS,
     "changelog-producer.row-deduplicate": "leave it out: writing a row that is the same as before records no change",
     "add-column-before-partition": "use ALTER TABLE ... ADD column type AFTER another",
     "alter-column-null-to-not-null.disabled": "leave it out: a nullable column cannot become NOT NULL",
@@ -110,6 +110,7 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("file-index.", "global-index.", "vector-", "full-text-index.", "scalar-index.", "pk-"): _NO_INDEX,
     ("manifest", "metadata.stats"): "leave it out: there are no manifests, and files have statistics",
     ("deletion-vector",): _SKIPPED,
+    ("blob-descriptor", "blob-view"): _DESCRIPTORS,
     ("blob",): _BLOBS,
     ("tag.",): "create tags explicitly: with tags.create(), or CALL sys.create_tag in SQL",
     ("record-level.",): "delete old rows, or their partitions by partition.expiration-time",

@@ -194,7 +194,8 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     fixed = tuple((name, value) for name, value in statement.partition if value is not None)
     values = _partition_values(scope, table, made.name, fixed)
     written = with_partition(made, statement)
-    frame = aligned(Plan(batch_frame(scope, written.query)), made, inserted_columns(made, written))
+    columns = inserted_columns(made, written)
+    frame = aligned(Plan(batch_frame(scope, written.query)), made, columns, scope.settings.enforcers)
     is_dynamic = table.options.partition.overwrite_dynamic if statement.dynamic is None else statement.dynamic
     if len(fixed) < len(table.partition_by) and is_dynamic:
         return table.overwrite(frame, dynamic=True)

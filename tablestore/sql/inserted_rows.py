@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DateType,
     DecimalType,
@@ -34,6 +35,7 @@ from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spark_types import arrow_schema, as_nullable, can_widen
 from tablestore.spark.shipped import map_batches
 from tablestore.sql.catalog.binding import Columns, connector_of, insertable_columns
+from tablestore.sql.catalog.settings import Enforcers
 from tablestore.sql.parser.statements import CreateTable, PhysicalColumn
 from tablestore.sql.parser.types import PRECISION_MAX, TIME, FlinkType
 from tablestore.sql.queries.continuous_query import Plan
@@ -41,7 +43,7 @@ from tablestore.sql.queries.continuous_query import Plan
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 
 
-def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
+def aligned(planned: Plan, made: CreateTable, columns: Columns, enforcers: Enforcers) -> DataFrame:
     """Return a query's rows with the target table's columns: matched by position and cast to the table's types.
 
     Raises:
@@ -68,6 +70,8 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
             )
             raise InvalidInputError(msg)
         filled[column.name] = _cut(F.col(f"_{number}").cast(as_nullable(column.type.spark)), column.type)
+        if enforcers.fits_lengths and column.type.length is not None:
+            filled[column.name] = _fitted(filled[column.name], column.type, column.type.length)
     # Omitted metadata columns are left to the connector; omitted physical columns are NULL.
     targets = tuple(
         column for column in insertable_columns(made) if column.name in filled or isinstance(column, PhysicalColumn)
@@ -76,7 +80,12 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
         filled.get(column.name, F.lit(None).cast(as_nullable(column.type.spark))).alias(column.name)
         for column in targets
     ]
-    return as_declared(frame.select(*chosen, *changes), made, targets)
+    frame = frame.select(*chosen, *changes)
+    if enforcers.drops_nulls:
+        for column in targets:
+            if not column.type.nullable or column.name in made.primary_key:
+                frame = frame.where(F.col(backquoted(column.name)).isNotNull())
+    return as_declared(frame, made, targets)
 
 
 def goes_into(given: DataType, wanted: DataType) -> bool:
@@ -117,6 +126,13 @@ def _cut(column: Column, kind: FlinkType) -> Column:
     zero = F.lit(0)
     over = F.extract(F.lit("SECOND"), column) % F.lit(Decimal(1).scaleb(-kind.digits))
     return column - F.make_dt_interval(zero, zero, zero, over)
+
+
+def _fitted(column: Column, kind: FlinkType, length: int) -> Column:
+    """Cut text or bytes to a length; those of CHAR and BINARY are padded to it, by spaces and zeros."""
+    if not kind.is_padded:
+        return F.substring(column, 1, length)
+    return F.rpad(column, length, F.lit(b"\x00") if isinstance(kind.spark, BinaryType) else " ")
 
 
 def _nullability(schema: StructType) -> list[tuple[str, DataType, bool]]:

@@ -88,7 +88,7 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
         return None
     checkpoint = _checkpoint(scope, statement)
     check_partitions(checkpoint, into.read)
-    each = planned.transform
+    each, enforcers = planned.transform, scope.settings.enforcers
     with allowed(scope.spark, planned.chained):
         return table.write_stream(
             into.frame,
@@ -96,7 +96,8 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
             output_mode=planned.mode,
             trigger=scope.settings.trigger,
             query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
-            transform=each and (lambda batch: aligned(Plan(each(batch), changes=planned.changes), made, columns)),
+            transform=each
+            and (lambda batch: aligned(Plan(each(batch), changes=planned.changes), made, columns, enforcers)),
         )
 
 
@@ -134,7 +135,7 @@ def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame |
         else:
             preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
             planned = planned_into(found, made, columns, preimages=preimages)
-    frame = aligned(planned, made, columns)
+    frame = aligned(planned, made, columns, scope.settings.enforcers)
     if planned.transform is not None:
         # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.
         frame = planned.frame

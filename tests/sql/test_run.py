@@ -198,7 +198,7 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
             "PRIMARY KEY.*are not known to do so.*upsertMaterialize",
         ),
         ("SET 'table.exec.sink.upsert-materialize' = 'force'", "not supported: an INSERT is refused"),
-        ("SET 'table.exec.sink.not-null-enforcer' = 'DROP'", "NULL in a NOT NULL column is an error"),
+        ("SET 'table.exec.sink.type-length-enforcer' = 'ERROR'", "expected 'IGNORE' or 'TRIM_PAD', got 'ERROR'"),
         ("SET 'table.exec.source.cdc-events-duplicate' = 'true'", "not supported: changes .* are taken as they are"),
         ("INSERT INTO u SELECT COUNT(*), a FROM s GROUP BY a", "PRIMARY KEY"),
         ("SELECT LAST_VALUE(n) FROM u", "column 8: LAST_VALUE.* over rows that change .*no order.*ROW_NUMBER"),

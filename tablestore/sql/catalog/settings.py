@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ NAME: Final = "pipeline.name"
 ZONE: Final = "table.local-time-zone"
 TRIGGER: Final = "tablestore.trigger"
 HINTS: Final = "table.dynamic-table-options.enabled"
+NULLS: Final = "table.exec.sink.not-null-enforcer"
+LENGTHS: Final = "table.exec.sink.type-length-enforcer"
 SPARK: Final = "spark."
 
 #: Flink settings that do not exist here, by their names or first parts of them, with what there is instead.
@@ -33,8 +36,6 @@ _OF_FLINK: Final[Mapping[str, str]] = {
         "changes of a changelog format are taken as they are, each once. Where a tool may have sent some twice, INSERT "
         "them INTO an 'upsert-kafka' table by their PRIMARY KEY, and read that."
     ),
-    "table.exec.sink.not-null-enforcer": "NULL in a NOT NULL column is an error. Filter such rows by WHERE.",
-    "table.exec.sink.type-length-enforcer": "the lengths of CHAR(n) and VARCHAR(n) are not enforced.",
     "table.exec.mini-batch": f"queries run in micro-batches; '{TRIGGER}' is the interval between them.",
     "table.exec.state.ttl": (
         "results would be wrong once state has expired. Windows, and joins with bounds of time, drop theirs."
@@ -61,8 +62,6 @@ _OF_FLINK: Final[Mapping[str, str]] = {
 }
 _AS_HERE: Final[Mapping[str, str]] = {
     "table.exec.sink.upsert-materialize": "none",
-    "table.exec.sink.not-null-enforcer": "error",
-    "table.exec.sink.type-length-enforcer": "ignore",
     "execution.checkpointing.mode": "exactly_once",
 }
 """Values of Flink's settings that say what is always so here: they are accepted, and change nothing."""
@@ -111,8 +110,23 @@ _SETTINGS: Final[Mapping[str, OptionSpec[Any]]] = {
         OptionSpec(IDLE_TIMEOUT, duration_or_ms(), "0"),
         OptionSpec(TRIGGER, _TRIGGER, "0"),
         OptionSpec(HINTS, BOOLEAN, "true"),
+        OptionSpec(NULLS, choice(("ERROR", "DROP")), "ERROR"),
+        OptionSpec(LENGTHS, choice(("IGNORE", "TRIM_PAD")), "IGNORE"),
     )
 }
+
+
+@dataclass(frozen=True)
+class Enforcers:
+    """What INSERT does with values that a column does not take, as Flink's enforcers.
+
+    Attributes:
+        drops_nulls: whether rows with NULL in a NOT NULL column are left out; otherwise they are an error.
+        fits_lengths: whether text and bytes are cut and padded to the lengths of their columns' types.
+    """
+
+    drops_nulls: bool = False
+    fits_lengths: bool = False
 
 
 class Settings:
@@ -165,6 +179,11 @@ class Settings:
     def mode(self) -> Mode:
         """How queries run."""
         return choice(Mode).parse(self.get(MODE))
+
+    @property
+    def enforcers(self) -> Enforcers:
+        """What INSERT does with values that a column does not take."""
+        return Enforcers(self.get(NULLS).upper() == "DROP", self.get(LENGTHS).upper() == "TRIM_PAD")
 
     @property
     def trigger(self) -> Mapping[str, Any]:

@@ -80,6 +80,7 @@ class FlinkType:
         spark: the corresponding Spark type.
         nullable: False if declared ``NOT NULL``.
         digits: for a timestamp or time, the number of fractional digits of a second; None for other types.
+        length: of CHAR, VARCHAR, BINARY and VARBINARY; None for other types.
         inner: those digits of the timestamps and times within the type, by path: ``.field``, ``.element``, ``.value``.
     """
 
@@ -87,7 +88,13 @@ class FlinkType:
     spark: DataType
     nullable: bool = True
     digits: int | None = None
+    length: int | None = None
     inner: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether all values have the length of the type."""
+        return self.text.startswith(("CHAR(", "BINARY("))
 
     def within(self, step: str) -> tuple[tuple[str, int], ...]:
         """Return the digits of this type as those of a part of another."""
@@ -124,7 +131,8 @@ def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
         if len(sizes) > 1 or (sizes and sizes[0] < 1):
             msg = f"type {name} takes one length from 1, got {_listed(sizes)}"
             raise ValueError(msg)
-        return FlinkType(f"{name}({sizes[0] if sizes else 1})", _SIZED[name])
+        length = sizes[0] if sizes else 1
+        return FlinkType(f"{name}({length})", _SIZED[name], length=length)
     if name not in _SIMPLE:
         msg = f"there is no type {name}; there are {', '.join(KNOWN)}"
         raise ValueError(msg)

@@ -161,7 +161,8 @@ def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
         ("continuous.discovery-interval", "'tablestore.trigger' in SQL"),
         ("lookup.dynamic-partition.refresh-interval", "a lookup join reads the table's current rows"),
         ("lookup.dynamic-partition", "in WITH, ALTER TABLE ... SET or a hint"),
-        ("blob-field", "BYTES column"),
+        ("blob-descriptor-field", "store the bytes in a BYTES column"),
+        ("blob.target-file-size", "leave it out"),
         ("properties.linger.ms", "use kafka.linger.ms"),
     ],
 )
