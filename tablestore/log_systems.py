@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from log_system.base import LogStorage, LogSystem
 from log_system.files.log import FilesLog, NoStorage
@@ -16,9 +15,8 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.option_checks import Consistency
 from log_system.kafka.system import EventualLog, TransactionalLog
 from log_system.kafka.topic_storage import TopicStorage
-from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
-from tablestore.options.specification import LOG_SYSTEM, ForeignRecords, LogOptions, TableOptions
+from tablestore.options.specification import ForeignRecords, LogOptions, TableOptions
 from tablestore.reconcile import MissingChanges, Repairs
 
 SERVERS = "kafka.bootstrap.servers"
@@ -56,12 +54,6 @@ def open_log(
 def log_storage(options: TableOptions, runtime: Mapping[str, ClientValue], allowed: Allowed) -> LogStorage:
     """Return where the log of a table to be created is stored; arguments and errors are those of ``open_log``."""
     return NoStorage() if options.log is None else _topic(options, options.log, runtime, allowed)
-
-
-def with_topic(path: str, log_system: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options in which a table with a Kafka log has a topic: if it names none, that of its folder's name."""
-    has_log = "kafka" in (log_system, options.get(LOG_SYSTEM.name))
-    return {"kafka.topic": Storage.at(path).root.rpartition("/")[2], **options} if has_log else options
 
 
 def _topic(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-from pyspark.sql.types import StructType
 
 from log_system.base import LogIdentity, LogStorage
 from log_system.index import INDEX, LogIndex
@@ -24,7 +21,7 @@ from snapshot.errors import (
     TableStoreError,
     UnavailableError,
 )
-from snapshot.schema.spark_types import arrow_schema, check_blob_fields, check_bucket_key, check_schema, table_schema
+from snapshot.schema.spark_types import arrow_schema, check_blob_fields, check_bucket_key, check_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.creation import check_created, is_of_another
@@ -32,26 +29,17 @@ from snapshot.store.table_files import TableFiles
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, read_intent, storage_of
-from tablestore.log_systems import SERVERS, log_storage, with_topic
+from tablestore.ddl.table_definition import TableDefinition
+from tablestore.log_systems import SERVERS, log_storage
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.specification import LogOptions, TableOptions
-from tablestore.options.table_options import parse_options
-from tablestore.options.value_types import names_of
+from tablestore.options.specification import LogOptions
 
 logger = logging.getLogger("tablestore")
 
 
 def create(
-    path: str,
-    schema: StructType,
-    *,
-    primary_key: str | Sequence[str],
-    partition_by: str | Sequence[str],
-    log_system: str | None,
-    options: Mapping[str, Any],
-    runtime: Mapping[str, object] | None = None,
-    allowed: Allowed | None = None,
+    definition: TableDefinition, runtime: Mapping[str, object] | None = None, allowed: Allowed | None = None
 ) -> TableContext:
     """Create an empty table; ``runtime`` and ``allowed`` are as for ``TableContext.open``.
 
@@ -68,11 +56,10 @@ def create(
         UnavailableError: the broker or the file system does not respond.
     """
     runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
-    primary_key, partition_by = names_of(primary_key), names_of(partition_by)
+    schema, primary_key, partition_by = definition.schema, definition.primary_key, definition.partition_by
     # Step 1.
     check_schema(schema, primary_key, partition_by)
-    options = with_topic(path, log_system, options)
-    parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    parsed = definition.parsed
     # The stored options must be valid for any process that opens the table: check them without this process's runtime
     # options first.
     log_storage(parsed, {}, allowed)
@@ -83,12 +70,12 @@ def create(
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None:
         for text in creation_warnings(parsed.log, primary_key):
-            logger.warning("table %s: %s", path, text)
-    storage = Storage.at(path)
+            logger.warning("table %s: %s", definition.path, text)
+    storage = Storage.at(definition.path)
     storage.check_put_new()
     with storage.alone():
         _clear_way(storage, parsed.log, runtime, allowed)
-        files = _make(storage, schema, parsed, log, primary_key, partition_by)
+        files = _make(storage, definition, log)
     return TableContext.of(files, parsed, runtime, allowed)
 
 
@@ -103,21 +90,14 @@ def exists(path: str) -> bool:
     return _is_table(storage, read_intent(storage))
 
 
-def _make(
-    storage: Storage,
-    schema: StructType,
-    parsed: TableOptions,
-    log: LogStorage,
-    primary_key: tuple[str, ...],
-    partition_by: tuple[str, ...],
-) -> TableFiles:
+def _make(storage: Storage, definition: TableDefinition, log: LogStorage) -> TableFiles:
     """Run steps 2 to 6 of ``create``."""
     spec = TableSpec(
         table_id=uuid.uuid4().hex,
-        schema_json=table_schema(schema, primary_key).json(),
-        primary_key=primary_key,
-        partition_by=partition_by,
-        properties=parsed.to_properties(),
+        schema_json=definition.stored_schema.json(),
+        primary_key=tuple(definition.primary_key),
+        partition_by=tuple(definition.partition_by),
+        properties=definition.parsed.to_properties(),
     )
     # Step 2.
     intent = Intent("create", table_id=spec.table_id, topic=log.name, properties=kafka_properties(spec))

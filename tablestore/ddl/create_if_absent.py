@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from pyspark.sql.types import StructType
 
 from log_system.kafka.client.access_policy import Allowed
 from snapshot.errors import AlreadyExistsError
-from snapshot.schema.spark_types import table_schema, visible
+from snapshot.schema.spark_types import visible
 from tablestore.context import TableContext
 from tablestore.ddl.alter import is_changeable
 from tablestore.ddl.create_drop import create, exists
-from tablestore.log_systems import with_topic
-from tablestore.options.specification import LOG_SYSTEM, TableOptions
-from tablestore.options.table_options import parse_options
-from tablestore.options.value_types import names_of
+from tablestore.ddl.table_definition import TableDefinition
+from tablestore.options.specification import LOG_SYSTEM
 
 
 def create_if_absent(
-    path: str,
-    schema: StructType,
-    *,
-    primary_key: str | Sequence[str],
-    partition_by: str | Sequence[str],
-    log_system: str | None,
-    options: Mapping[str, Any],
-    runtime: Mapping[str, object] | None = None,
-    allowed: Allowed | None = None,
+    definition: TableDefinition, runtime: Mapping[str, object] | None = None, allowed: Allowed | None = None
 ) -> TableContext:
     """Create a table or, if there is one at the path, open it; the arguments are those of ``create``.
 
@@ -38,49 +27,29 @@ def create_if_absent(
         InvalidInputError: as for ``create``.
         UnavailableError: as for ``create``.
     """
-    keys, partitions = names_of(primary_key), names_of(partition_by)
-    if not exists(path):
+    if not exists(definition.path):
         try:
-            return create(
-                path,
-                schema,
-                primary_key=keys,
-                partition_by=partitions,
-                log_system=log_system,
-                options=options,
-                runtime=runtime,
-                allowed=allowed,
-            )
+            return create(definition, runtime, allowed)
         except AlreadyExistsError:
             # Another program may have created it in the meantime.
-            if not exists(path):
+            if not exists(definition.path):
                 raise
-    table = TableContext.open(path, runtime, allowed)
-    options = with_topic(path, log_system, options)
-    parsed = parse_options(options, log_system=log_system, primary_key=keys)
-    found = _differences(table, table_schema(schema, keys), keys, partitions, parsed, options)
-    if found:
+    table = TableContext.open(definition.path, runtime, allowed)
+    if found := _differences(table, definition):
         msg = f"{table.path}: a table exists with {'; '.join(found)}. Open it, or create another one at another path."
         raise AlreadyExistsError(msg)
     return table
 
 
-def _differences(
-    table: TableContext,
-    schema: StructType,
-    primary_key: Sequence[str],
-    partition_by: Sequence[str],
-    parsed: TableOptions,
-    options: Mapping[str, Any],
-) -> list[str]:
+def _differences(table: TableContext, definition: TableDefinition) -> list[str]:
     """Return how a table differs from the one that is asked for: what it has, and what was expected."""
     spec = table.spec
-    has, wants = table.options.to_properties(), parsed.to_properties()
-    fixed = {LOG_SYSTEM.name, *(name for name in options if not is_changeable(name))}
+    has, wants = table.options.to_properties(), definition.parsed.to_properties()
+    fixed = {LOG_SYSTEM.name, *(name for name in definition.named_options if not is_changeable(name))}
     parts = [
-        *_column_differences(visible(spec.schema), schema),
-        ("primary_key", list(spec.primary_key), list(primary_key)),
-        ("partition_by", list(spec.partition_by), list(partition_by)),
+        *_column_differences(visible(spec.schema), definition.stored_schema),
+        ("primary_key", list(spec.primary_key), list(definition.primary_key)),
+        ("partition_by", list(spec.partition_by), list(definition.partition_by)),
         *((f"option {name!r}", has.get(name), wants.get(name)) for name in sorted(fixed)),
     ]
     return [f"{what} {given!r}, expected {wanted!r}" for what, given, wanted in parts if given != wanted]

@@ -20,6 +20,7 @@ from tablestore.local.handle import LocalHandle
 from tablestore.local.repeatable import repeatable, repeatable_loosely
 from tablestore.local.staging import stage_rows
 from tablestore.local.table_reader import LocalTableReader
+from tablestore.options.value_types import names_of
 from tablestore.table.handle import exclusive
 from tablestore.write.arrow_input import delete_columns, deletes_reader
 from tablestore.write.tabular_input import Tabular, open_loosely, read_tabular
@@ -89,19 +90,18 @@ def create_local(  # noqa: PLR0913 - this is where all that makes a table has it
     from snapshot.schema.ddl_text import as_schema  # noqa: PLC0415
     from tablestore.ddl.create_drop import create  # noqa: PLC0415
     from tablestore.ddl.create_if_absent import create_if_absent  # noqa: PLC0415
+    from tablestore.ddl.table_definition import TableDefinition  # noqa: PLC0415
 
     make = create_if_absent if if_not_exists else create
-    table = make(
+    definition = TableDefinition(
         os.fspath(path),
         as_schema(schema),
-        primary_key=primary_key,
-        partition_by=partition_by,
+        primary_key=names_of(primary_key),
+        partition_by=names_of(partition_by),
         log_system=log_system,
         options=options or {},
-        runtime=client_options,
-        allowed=Allowed.of(allow_references),
     )
-    return LocalTable(table)
+    return LocalTable(make(definition, client_options, Allowed.of(allow_references)))
 
 
 class LocalTable(LocalTableReader):

@@ -22,9 +22,11 @@ from snapshot.storage import Storage
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.create_if_absent import create_if_absent
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.dml.conditions import Condition, Value
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On
+from tablestore.options.value_types import names_of
 from tablestore.spark.connect import running
 from tablestore.streaming.stream_write import start_stream
 from tablestore.table.alter import Alter
@@ -128,17 +130,15 @@ class TableStore(ReadableTable):
         """
         running(spark, "create", "nothing was created; give a session that runs")
         make = create_if_absent if if_not_exists else create_drop.create
-        table = make(
+        definition = TableDefinition(
             os.fspath(path),
             as_schema(schema),
-            primary_key=primary_key,
-            partition_by=partition_by,
+            primary_key=names_of(primary_key),
+            partition_by=names_of(partition_by),
             log_system=log_system,
             options=options or {},
-            runtime=client_options,
-            allowed=Allowed.of(allow_references),
         )
-        return cls(spark, table)
+        return cls(spark, make(definition, client_options, Allowed.of(allow_references)))
 
     @classmethod
     def open(

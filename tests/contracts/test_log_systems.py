@@ -21,6 +21,7 @@ from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.expire_snapshots import Rule, expire
 from tablestore.streaming.change_feed import Feed
 from tablestore.write.publish import recover
@@ -56,7 +57,7 @@ class LogSystemContract:
     def create(self, path: Path, settings: dict[str, Any]) -> TableContext:
         given = {"bucket": PARTITIONS, "compaction.auto": False, **settings, **self.options}
         return create_drop.create(
-            str(path), SCHEMA, primary_key=["id"], partition_by=[], log_system=self.system, options=given
+            TableDefinition(str(path), SCHEMA, primary_key=["id"], log_system=self.system, options=given)
         )
 
     def open(self, table: TableContext) -> TableContext:

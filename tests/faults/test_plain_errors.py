@@ -20,6 +20,7 @@ from tablestore import PublishPendingError, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import failing
@@ -33,9 +34,7 @@ WAIT = 2.0
 def bare(request: pytest.FixtureRequest, tmp_path: Path) -> TableContext:
     """A table without a log, with two snapshots."""
     keys = ["id"] if request.param else []
-    table = create_drop.create(
-        str(tmp_path / "t"), SCHEMA, primary_key=keys, partition_by=[], log_system=None, options={}
-    )
+    table = create_drop.create(TableDefinition(str(tmp_path / "t"), SCHEMA, primary_key=keys))
     write(Writer(table, None), [(1, "a")])
     write(Writer(table, None), [(2, "b")])
     return table
@@ -112,7 +111,7 @@ def test_a_broker_that_cannot_be_used_is_given_up_in_bounded_time_and_named(
     began = time.monotonic()
     with pytest.raises(error, match=seen):
         create_drop.create(
-            str(tmp_path / "x"), SCHEMA, primary_key=["id"], partition_by=[], log_system="kafka", options=options
+            TableDefinition(str(tmp_path / "x"), SCHEMA, primary_key=["id"], log_system="kafka", options=options)
         )
     assert time.monotonic() - began < 2 * WAIT
     # A table that was made when its broker was well.

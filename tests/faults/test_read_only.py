@@ -16,6 +16,7 @@ import pytest
 
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, make_table, publisher_of, write
 
@@ -53,9 +54,7 @@ def test_every_verb_on_a_folder_that_cannot_be_written_says_so(
         publisher = publisher_of(table)
     else:
         keys, publisher = ["id"] if kind == "key" else [], None
-        table = create_drop.create(
-            str(tmp_path / "t"), SCHEMA, primary_key=keys, partition_by=[], log_system=None, options={}
-        )
+        table = create_drop.create(TableDefinition(str(tmp_path / "t"), SCHEMA, primary_key=keys))
     writer = Writer(table, publisher)
     for n in range(3):
         write(writer, [(1, f"{n}"), (2, "b")])

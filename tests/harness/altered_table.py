@@ -22,6 +22,7 @@ from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.options.read_options import parse_read_options
 from tablestore.read.split_planner import snapshot_splits
@@ -58,12 +59,13 @@ class Altered:
             self.table
             if self.states
             else create_drop.create(
-                str(self.path),
-                self.schema,
-                primary_key=["id"] if self.key else [],
-                partition_by=[],
-                log_system="kafka" if self.log else None,
-                options={"bucket": BUCKETS, "compaction.auto": False, **self.log} if self.key or self.log else {},
+                TableDefinition(
+                    str(self.path),
+                    self.schema,
+                    primary_key=["id"] if self.key else [],
+                    log_system="kafka" if self.log else None,
+                    options={"bucket": BUCKETS, "compaction.auto": False, **self.log} if self.key or self.log else {},
+                )
             )
         )
         self.states = self.states or [(with_physical_names(made.spec.schema_json), [])]

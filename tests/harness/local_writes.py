@@ -28,6 +28,7 @@ from snapshot.staging.stage import StagedFile, Stager, change_file_schema
 from snapshot.store.changes import SnapshotChanges
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.publish import recover
@@ -48,7 +49,7 @@ def make_table(path: Path, servers: str, topic: str, *, key: bool = True, **opti
     settings = {"kafka.bootstrap.servers": servers, "kafka.topic": topic, "bucket": 2, **named}
     keys = ["id"] if key else []
     return create_drop.create(
-        str(path), SCHEMA, primary_key=keys, partition_by=[], log_system="kafka", options=settings
+        TableDefinition(str(path), SCHEMA, primary_key=keys, log_system="kafka", options=settings)
     )
 
 

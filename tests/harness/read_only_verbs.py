@@ -13,6 +13,7 @@ from tablestore import AddColumn, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tests.harness.local_writes import SCHEMA
 
 
@@ -42,9 +43,7 @@ def said(path: str) -> dict[str, str]:
         "rollback": lambda: maintenance.rollback(1),
         "tag": lambda: table.tags.create("new"),
         "drop": lambda: create_drop.drop(context),
-        "create": lambda: create_drop.create(
-            f"{path}/new", SCHEMA, primary_key=[], partition_by=[], log_system=None, options={}
-        ),
+        "create": lambda: create_drop.create(TableDefinition(f"{path}/new", SCHEMA)),
     }
     return {verb: _said(call) for verb, call in verbs.items()}
 

@@ -25,6 +25,7 @@ from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.local.table import open_local
 from tablestore.options.read_options import parse_read_options
 from tablestore.sql import Catalog
@@ -124,7 +125,7 @@ def test_no_shell_command_and_no_library_of_a_table_is_run(tmp_path: Path) -> No
 
 
 def create(path: Path, **options: str) -> None:
-    create_drop.create(str(path), SCHEMA, primary_key=(), partition_by=(), log_system=None, options=given(**options))
+    create_drop.create(TableDefinition(str(path), SCHEMA, options=given(**options)))
 
 
 def kafka_table(name: str, value: str) -> str:

@@ -31,6 +31,7 @@ from tablestore import PublishPendingError, create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.rollback import rollback
@@ -82,7 +83,7 @@ def refused(real: Any, *args: Any) -> bool:
 def make(path: Path, key: bool = True, **options: str) -> TableContext:
     named = {"bucket": "2", "compaction.auto": "false", **options}
     keys = ("id",) if key else ()
-    return create_drop.create(str(path), SCHEMA, primary_key=keys, partition_by=(), log_system=None, options=named)
+    return create_drop.create(TableDefinition(str(path), SCHEMA, primary_key=keys, options=named))
 
 
 def filled(path: Path, key: bool) -> tuple[TableContext, Writer]:
@@ -300,9 +301,7 @@ def test_an_entry_that_lands_in_a_table_created_again_is_taken_out(tmp_path: Pat
 
     def replaced(real: Any, *args: Any) -> bool:
         create_drop.drop(TableContext.open(table.path))
-        create_drop.create(
-            table.path, SCHEMA, primary_key=("id",), partition_by=(), log_system=None, options={"bucket": "2"}
-        )
+        create_drop.create(TableDefinition(table.path, SCHEMA, primary_key=("id",), options={"bucket": "2"}))
         return bool(real(*args))
 
     newest = table.files.latest()
@@ -341,9 +340,10 @@ def test_an_old_handle_does_not_touch_a_table_that_was_created_again(tmp_path: P
     local.count()
     create_drop.drop(TableContext.open(table.path))
     again = create_drop.create(
-        table.path, SCHEMA.add("more", "double"), primary_key=("id",) if key else (), partition_by=(), log_system=None,
-        options={"bucket": "2"},
-    )  # fmt: skip
+        TableDefinition(
+            table.path, SCHEMA.add("more", "double"), primary_key=("id",) if key else (), options={"bucket": "2"}
+        )
+    )
     SCHEMA.fields.pop()
     SCHEMA.names.pop()
     for number in range(writes):
@@ -392,7 +392,7 @@ def test_an_expiry_is_committed_once(tmp_path: Path) -> None:
 
 def test_a_file_system_that_checks_and_then_writes_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"expected a file system that creates a file only if it is absent"):
-        create_drop.create("hdfs://127.0.0.1:1/t", SCHEMA, primary_key=(), partition_by=(), log_system=None, options={})
+        create_drop.create(TableDefinition("hdfs://127.0.0.1:1/t", SCHEMA))
 
 
 def test_another_commit_of_the_version_is_a_conflict(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import Rule, expire, rules_of
 from tablestore.normalize import segments
@@ -90,7 +91,7 @@ def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def make(path: str, key: tuple[str, ...]) -> TableContext:
     options = {"bucket": "2"}
-    return create_drop.create(path, SCHEMA, primary_key=key, partition_by=(), log_system=None, options=options)
+    return create_drop.create(TableDefinition(path, SCHEMA, primary_key=key, options=options))
 
 
 def rules_now(table: TableContext, keep_last: int) -> tuple[Rule, ...]:
@@ -144,7 +145,7 @@ def test_a_store_that_loses_or_refuses_requests_all_the_time_loses_and_doubles_n
     named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
     with faulty(os.environ["AWS_ENDPOINT_URL"], **faults):
         table = create_drop.create(
-            path, SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named
+            TableDefinition(path, SCHEMA, primary_key=("id",), log_system="kafka", options=named)
         )
         publisher = publisher_of(table)
         writer = Writer(table, publisher)
@@ -292,7 +293,7 @@ def test_the_service_looks_at_a_table_with_few_requests_and_lists_nothing(
 ) -> None:
     endpoint, path = os.environ["AWS_ENDPOINT_URL"], f"{lake}/orders"
     named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
-    table = create_drop.create(path, SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named)
+    table = create_drop.create(TableDefinition(path, SCHEMA, primary_key=("id",), log_system="kafka", options=named))
     publisher = publisher_of(table)
     for number in range(4):
         write(Writer(table, publisher), [(number, "v")])
@@ -347,7 +348,7 @@ def test_publishing_a_row_costs_few_requests_and_lists_nothing(
 ) -> None:
     named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
     table = create_drop.create(
-        f"{lake}/orders", SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named
+        TableDefinition(f"{lake}/orders", SCHEMA, primary_key=("id",), log_system="kafka", options=named)
     )
     publisher = publisher_of(table)
     check_requests(Writer(table, publisher), PUBLISHED_ROW_MAX)

@@ -17,6 +17,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore import open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, rewriting, write
 
@@ -25,12 +26,13 @@ EMPTY = r"partition column 'v' must not contain the empty string, which Delta ca
 
 def make(path: Path, schema: StructType, partition: str, *, key: bool, **options: object) -> TableContext:
     return create_drop.create(
-        str(path),
-        schema,
-        primary_key=["id"] if key else [],
-        partition_by=[partition],
-        log_system=None,
-        options={"bucket": 1, **options},
+        TableDefinition(
+            str(path),
+            schema,
+            primary_key=["id"] if key else [],
+            partition_by=[partition],
+            options={"bucket": 1, **options},
+        )
     )
 
 

@@ -14,6 +14,7 @@ from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import COLUMNS
 from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
@@ -253,16 +254,15 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
     log_system = given.pop(LOG_SYSTEM, None)
     if LOG_SERVERS in given:
         given[LOG_SERVERS] = scope.settings.servers(given[LOG_SERVERS])
-    create_drop.create(
+    store_table = TableDefinition(
         scope.place_of(definition),
         schema_of(stored_columns(made)),
         primary_key=made.primary_key,
         partition_by=made.partitioned_by,
         log_system=log_system,
         options=given,
-        runtime=scope.given_to_store if log_system else {},
-        allowed=scope.allowed,
     )
+    create_drop.create(store_table, scope.given_to_store if log_system else {}, scope.allowed)
 
 
 def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:

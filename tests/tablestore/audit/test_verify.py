@@ -14,6 +14,7 @@ from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DIFFERENCES_MAX, Difference, DifferenceKind, Findings, Report
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tests.harness.damage import KINDS, PARTITIONS, ROWS, Damaged, raw
@@ -350,9 +351,7 @@ def test_snapshots_that_expire_while_they_are_compared_are_no_damage(table: Dama
 
 
 def test_a_table_without_a_log_has_nothing_to_compare(tmp_path: Path) -> None:
-    made = create_drop.create(
-        str(tmp_path / "t"), SCHEMA, primary_key=["id"], partition_by=[], log_system=None, options={"bucket": 1}
-    )
+    made = create_drop.create(TableDefinition(str(tmp_path / "t"), SCHEMA, primary_key=["id"], options={"bucket": 1}))
     assert verify(made).ok
 
 

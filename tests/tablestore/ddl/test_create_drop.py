@@ -35,6 +35,7 @@ from snapshot.storage import Storage
 from tablestore import TableStore, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop, create_if_absent
+from tablestore.ddl.table_definition import TableDefinition
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table
 from tests.harness.spark_tables import DDL, Follower, frame, log_options, make, rows
@@ -84,13 +85,13 @@ def test_o24_a_topic_is_named_as_the_folder_unless_it_is_given(
     log = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     schema = as_schema("id bigint not null")
     more = {"primary_key": ["id"], "partition_by": [], "log_system": "kafka"}
-    made = create_drop.create(str(tmp_path / name), schema, options=log, **more)
+    made = create_drop.create(TableDefinition(str(tmp_path / name), schema, options=log, **more))
     assert made.options.log is not None
     assert made.options.log.kafka.topic == name
     assert describe_topic(client, name) is not None
     create_drop.drop_at(str(tmp_path / name), {}, made.allowed)
     with pytest.raises(InvalidInputError, match=r"'kafka\.topic': expected a topic name"):
-        create_drop.create(str(tmp_path / "a b"), schema, options=log, **more)
+        create_drop.create(TableDefinition(str(tmp_path / "a b"), schema, options=log, **more))
 
 
 def test_o21_an_append_table_and_a_table_without_a_log_stream_and_read_alike(

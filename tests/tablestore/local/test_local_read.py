@@ -32,6 +32,7 @@ from tablestore import create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.local import tail, threads
 from tablestore.local.threads import read_splits
 from tablestore.maintenance.change_tags import make_tag
@@ -83,7 +84,9 @@ def written(request, tmp_path_factory) -> tuple[TableContext, list[dict[int, dic
     has_key, partitions = request.param != "append", ["region"] if "," in request.param else []
     keys = ["id", "region"] if partitions else ["id"]
     options = {"bucket": 3, "compaction.auto": "false"} if has_key else {}
-    table = create_drop.create(path, COLUMNS, primary_key=keys if has_key else [], partition_by=partitions, log_system=None, options=options)  # fmt: skip  # noqa: E501
+    table = create_drop.create(
+        TableDefinition(path, COLUMNS, primary_key=keys if has_key else [], partition_by=partitions, options=options)
+    )
     writer, now, states = Writer(table, None), {}, [{}]
 
     def step(numbers: range, version: int) -> None:
@@ -315,7 +318,11 @@ def test_changes_come_whole_in_order_and_only_when_they_are_visible(
     options = {name.replace(".", "__").replace("-", "_"): value for name, value in TAILED[kind].items()}
     path = tmp_path / "t"
     if kind == "no log":
-        table = create_drop.create(str(path), StructType().add("id", "long").add("v", "string"), primary_key=["id"], partition_by=[], log_system=None, options={"bucket": 2})  # fmt: skip  # noqa: E501
+        table = create_drop.create(
+            TableDefinition(
+                str(path), StructType().add("id", "long").add("v", "string"), primary_key=["id"], options={"bucket": 2}
+            )
+        )
         publisher = None
     else:
         table = make_table(path, kafka.bootstrap_servers, topic(), key=kind != "append", **options)
@@ -369,9 +376,7 @@ def test_changes_come_whole_in_order_and_only_when_they_are_visible(
 
 def test_columns_that_were_changed_are_those_of_now(tmp_path: Path) -> None:
     """One handle, from before; rows and changes from before and after, fields of structs included."""
-    table = create_drop.create(
-        str(tmp_path / "t"), COLUMNS, primary_key=["id"], partition_by=[], log_system=None, options={"bucket": 2}
-    )
+    table = create_drop.create(TableDefinition(str(tmp_path / "t"), COLUMNS, primary_key=["id"], options={"bucket": 2}))
     local = open_local(table.path)
     put(Writer(table, None), [row(number, 0) for number in range(50)])
     ulm = sum(each["place"] is not None and each["place"]["city"] == "Ulm" for each in (row(n, 0) for n in range(50)))
@@ -403,9 +408,7 @@ def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tail, "_LOOK_SECONDS", 0.0)
 
     def make() -> TableContext:
-        return create_drop.create(
-            str(tmp_path / "t"), COLUMNS, primary_key=["id"], partition_by=[], log_system=None, options={}
-        )
+        return create_drop.create(TableDefinition(str(tmp_path / "t"), COLUMNS, primary_key=["id"]))
 
     lifecycle_table = make()
     following = open_local(tmp_path / "t").tail(poll_seconds=0)

@@ -33,6 +33,7 @@ from snapshot.store.tags import Tags
 from tablestore import create_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.inspect.metadata_tables import INSPECTED, inspected
 from tablestore.maintenance.change_tags import delete_tag, make_tag
 from tablestore.maintenance.compact import compact, compact_if_due
@@ -345,7 +346,7 @@ def test_with_expiry_on_its_own_the_disk_does_not_fill(tmp_path: Path, key: bool
     options = {"snapshot.retention": "0 s", "snapshot.retain-min": 5, "compaction.commits": 20, "bucket": 2}
     keys = ["id"] if key else []
     path = tmp_path / "t"
-    table = create_drop.create(str(path), SCHEMA, primary_key=keys, partition_by=[], log_system=None, options=options)
+    table = create_drop.create(TableDefinition(str(path), SCHEMA, primary_key=keys, options=options))
     writer = Writer(table, None)
     most = 0
     for number in range(200 if key else 80):
@@ -420,9 +421,10 @@ def test_readers_and_writers_do_not_notice_an_expiry_that_spares_what_they_read(
 
 def test_snapshots_are_read_after_the_entries_of_maintenance_before_them_are_cut(tmp_path: Path) -> None:
     table = create_drop.create(
-        str(tmp_path / "t"), SCHEMA, primary_key=["id"], partition_by=[], log_system=None,
-        options={"bucket": "2", "compaction.auto": "false"},
-    )  # fmt: skip
+        TableDefinition(
+            str(tmp_path / "t"), SCHEMA, primary_key=["id"], options={"bucket": "2", "compaction.auto": "false"}
+        )
+    )
     writer = Writer(table, None)
     for number in range(1, 4):
         write(writer, [(number, "v")])
@@ -516,9 +518,7 @@ def test_a_clock_that_was_wrong_neither_keeps_snapshots_nor_expires_them_early(
 ) -> None:
     keys, options = ("id",) if key else (), {"snapshot.retain-min": 1, "snapshot.expire-auto": "false"}
     clock, day = time.time, 86_400
-    table = create_drop.create(
-        str(tmp_path / "t"), SCHEMA, primary_key=keys, partition_by=(), log_system=None, options=options
-    )
+    table = create_drop.create(TableDefinition(str(tmp_path / "t"), SCHEMA, primary_key=keys, options=options))
     writer = Writer(table, None)
     # Snapshots 3 and 6 are of a machine whose clock is a year ahead, then a month behind.
     for days in (1, 2, 365, 3, 11, -30, 11):

@@ -24,6 +24,7 @@ from snapshot.staging.stage import StagedFile, Stager, change_file_schema
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.options.table_options import parse_options
 from tablestore.read.split_planner import snapshot_splits
@@ -182,7 +183,7 @@ CASES = {
 
 def make_table(path: Path, case: Case, *, buckets: int = 1, **more: str) -> TableContext:
     options = {"bucket": str(buckets), **case.options, **{n.replace("_", "-"): v for n, v in more.items()}}
-    return create_drop.create(str(path), SCHEMA, primary_key=["id"], partition_by=[], log_system=None, options=options)
+    return create_drop.create(TableDefinition(str(path), SCHEMA, primary_key=["id"], options=options))
 
 
 def staged(stager: Stager, changes: Sequence[Change]) -> list[StagedFile]:
@@ -475,9 +476,7 @@ def test_sketches_are_united_whatever_the_order(tmp_path: Path, kind: str) -> No
     estimates: list[list[float]] = []
     for batches in ([parts], [parts[3:], parts[1:3], parts[:1]]):
         path = tmp_path / str(len(batches))
-        table = create_drop.create(
-            str(path), schema, primary_key=["id"], partition_by=[], log_system=None, options=options
-        )
+        table = create_drop.create(TableDefinition(str(path), schema, primary_key=["id"], options=options))
         for batch in batches:
             write(table, [(UPSERT, {"id": key, "u": u}) for u in batch for key in (1, 2) if key == 1 or u in parts[2:]])
         held = [rows_of(table)[key]["u"] for key in (1, 2)]
@@ -506,7 +505,7 @@ def test_bitmaps_are_united_whatever_the_order(tmp_path: Path) -> None:
     expected[4] = bitmaps.BitMap([3, 7, 1 << 20, (1 << 32) - 1]).serialize()
     for turn in (1, -1):
         table = create_drop.create(
-            str(tmp_path / str(turn)), schema, primary_key=["id"], partition_by=[], log_system=None, options=options
+            TableDefinition(str(tmp_path / str(turn)), schema, primary_key=["id"], options=options)
         )
         for number in range(3)[::turn]:
             write(table, [(UPSERT, {"id": key, "u": us[number]}) for key, us in parts.items() if number < len(us)])
@@ -519,9 +518,7 @@ def test_bitmaps_are_united_whatever_the_order(tmp_path: Path) -> None:
 def test_columns_are_added_where_they_fit_the_engine(tmp_path: Path) -> None:
     options = {"merge-engine": "aggregation", "fields.default-aggregate-function": "sum", "sequence.field": "at"}
     schema = StructType().add("id", "long").add("n", "integer").add("at", "integer")
-    table = create_drop.create(
-        str(tmp_path / "t"), schema, primary_key=["id"], partition_by=[], log_system=None, options=options
-    )
+    table = create_drop.create(TableDefinition(str(tmp_path / "t"), schema, primary_key=["id"], options=options))
     for at in (1, 2):
         write(table, [(UPSERT, {"id": 1, "n": at, "at": at})])
     with pytest.raises(InvalidInputError, match=r"column 'w'.*'sum' needs a number"):

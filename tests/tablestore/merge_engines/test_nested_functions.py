@@ -11,6 +11,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 from snapshot.errors import InvalidInputError
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tests.harness.local_writes import run_here
 from tests.model.merge_rules import DELETE, PREIMAGE, UPSERT, Case, Model, Row
@@ -59,7 +60,7 @@ BATCHES = st.lists(st.lists(CHANGES, min_size=2, max_size=8) | st.none(), min_si
 
 
 def make(path: object, options: dict[str, str]) -> TableContext:
-    return create_drop.create(str(path), SCHEMA, primary_key=["id"], partition_by=[], log_system=None, options=options)
+    return create_drop.create(TableDefinition(str(path), SCHEMA, primary_key=["id"], options=options))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,6 +18,7 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import BEFORE_FULL, SnapshotStream, feed_schema
 from tablestore.write.publish import recover
@@ -66,7 +67,7 @@ def source(
     path, kind = tmp_path / "t", request.param
     if kind == "no log":
         key = {"primary_key": ["id"], "partition_by": []}
-        yield Source(create_drop.create(str(path), SCHEMA, **key, log_system=None, options={"bucket": 2}))
+        yield Source(create_drop.create(TableDefinition(str(path), SCHEMA, **key, options={"bucket": 2})))
     else:
         made = Source(make_table(path, kafka.bootstrap_servers, topic(), log__format=kind))
         yield made

@@ -19,6 +19,7 @@ from snapshot.records import CommitId
 from snapshot.row_kind import KIND, RowKind
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.options.table_options import parse_options
 from tablestore.write import writer as write
@@ -40,9 +41,7 @@ BOTH = pytest.mark.parametrize("log_format", ["arrow", "debezium-json"])
 def local_table(path: Path, buckets: int = PARTITIONS) -> TableContext:
     """A table without a log."""
     options = {"changelog-producer": "lookup", "bucket": str(buckets)}
-    return create_drop.create(
-        str(path), local_writes.SCHEMA, primary_key=["id"], partition_by=[], log_system=None, options=options
-    )
+    return create_drop.create(TableDefinition(str(path), local_writes.SCHEMA, primary_key=["id"], options=options))
 
 
 def told(table: TableContext, snapshot: int) -> list[Told]:

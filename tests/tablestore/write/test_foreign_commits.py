@@ -25,6 +25,7 @@ from tablestore import create_local, open_local
 from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.writer import Writer
@@ -40,7 +41,7 @@ def make(path: Path, *, key: bool) -> TableContext:
     """Make a table of two snapshots, without a log; one with a key is compacted after the first."""
     keys = ["id"] if key else []
     options = {"bucket": 1, "compaction.auto": False}
-    table = create_drop.create(str(path), SCHEMA, primary_key=keys, partition_by=[], log_system=None, options=options)
+    table = create_drop.create(TableDefinition(str(path), SCHEMA, primary_key=keys, options=options))
     write(Writer(table, None), FIRST)
     if key:
         compact(table, run_here)
@@ -188,7 +189,7 @@ def test_timestamps_as_spark_writes_them_are_changes(tmp_path: Path) -> None:
     """Spark's own Delta writes INT96 unless it is told otherwise, which holds times that nanoseconds do not."""
     columns = StructType().add("id", "long").add("at", "timestamp").add("s", StructType().add("at", "timestamp"))
     key = {"primary_key": [], "partition_by": []}
-    table = create_drop.create(str(tmp_path / "t"), columns, **key, log_system=None, options={})
+    table = create_drop.create(TableDefinition(str(tmp_path / "t"), columns, **key))
     times = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), None]
     rows = [{"id": n, "at": at, "s": {"at": at}} for n, at in enumerate(times)]
     foreign = pa.Table.from_pylist(rows, table.files.spec.arrow)

@@ -30,6 +30,7 @@ from tablestore import PublishPendingError, TableStore, create_local, datasource
 from tablestore.context import TableContext
 from tablestore.datasource import TableStoreDataSource, TableWriter
 from tablestore.ddl import create_drop
+from tablestore.ddl.table_definition import TableDefinition
 from tablestore.write import publish
 from tests.harness.faults import failing
 from tests.harness.local_writes import SCHEMA, make_table, recover_at
@@ -161,7 +162,7 @@ def test_rows_that_were_staged_for_a_table_go_into_no_other_one(table: TableCont
     if is_there:
         given = {"bucket": 2, "kafka.bootstrap.servers": log.kafka.bootstrap_servers, "kafka.topic": log.kafka.topic}
         create_drop.create(
-            table.path, SCHEMA, primary_key=table.spec.primary_key, partition_by=[], log_system="kafka", options=given
+            TableDefinition(table.path, SCHEMA, primary_key=table.spec.primary_key, log_system="kafka", options=given)
         )
     # The folder has the name that it had when the write was planned.
     message = elsewhere(writer).write(iter([ROWS]))
