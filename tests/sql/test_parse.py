@@ -14,9 +14,9 @@ from snapshot.errors import InvalidInputError
 from tablestore.sql import SqlError, parse
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import CreateTable, Select, Statement
 from tests.sql.pairs import Pair, pairs
+from tests.sql.rendered import render
 
 ALL = [*pairs("pages.sql"), *pairs("statements.sql"), *pairs("queries.sql")]
 TEXTS = [param.values[0].text for param in ALL]

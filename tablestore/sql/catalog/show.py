@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from snapshot.errors import InvalidInputError
@@ -43,7 +42,7 @@ def show_create(made: Made, shown: ShowCreate) -> Result:
 def describe(made: Made, described: Describe) -> Result:
     """List the columns of a table, as Flink does, with their comments if any has one; for a view, its statement."""
     if isinstance(made, CreateView):
-        return Result(described, columns=("view",), rows=((render(replace(made)),),))
+        return Result(described, columns=("view",), rows=((render(made),),))
     rows = tuple(_described(made, column) for column in made.columns)
     if all(column.comment is None for column in made.columns):
         return Result(described, columns=_DESCRIBED, rows=rows)

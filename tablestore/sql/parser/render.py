@@ -1,4 +1,4 @@
-"""Renders statements as text in a canonical form, which parses to the same statement (except masked credentials)."""
+"""Renders definitions and inserts as canonical text that parses to the same statement, except masked credentials."""
 
 from __future__ import annotations
 
@@ -8,46 +8,15 @@ from typing import Final
 
 from log_system.kafka.client.secrets import MASK, ClientValue, holds_secret
 from snapshot.quoting import backquoted, text_literal
-from tablestore.sql.parser.procedures import Call, Constant
 from tablestore.sql.parser.statements import (
-    DYNAMIC,
-    AlterAdd,
-    AlterDrop,
-    AlterModify,
-    AlterRename,
-    AlterRenameColumn,
-    AlterReset,
-    AlterSet,
-    AlterWatermark,
-    Assignments,
     Column,
-    ColumnPosition,
     ComputedColumn,
     CreateTable,
     CreateView,
-    Delete,
-    Describe,
-    Doing,
-    Drop,
-    DropPartitions,
-    Explain,
     Expression,
     Insert,
-    Merge,
-    MergeClause,
     MetadataColumn,
     Options,
-    Overwrite,
-    ResetOption,
-    Select,
-    SetOption,
-    ShowCreate,
-    ShowPartitions,
-    ShowTables,
-    Statement,
-    StatementSet,
-    Truncate,
-    Update,
     Watermark,
 )
 
@@ -63,33 +32,33 @@ def is_secret(key: str, value: ClientValue) -> bool:
 
 def hint_text(options: Options) -> str:
     """Return a hint with credentials masked."""
-    return f"/*+ OPTIONS({_options(options, ', ')}) */"
+    return f"/*+ OPTIONS({options_text(options, ', ')}) */"
 
 
 @singledispatch
-def render(statement: Statement) -> str:
+def render(statement: CreateTable | CreateView | Insert) -> str:
     """Return a statement as text, with credentials in options masked.
 
     Raises:
-        TypeError: the argument is not a statement.
+        TypeError: statements of this type are not rendered.
     """
-    msg = f"not a statement: {statement!r}"
+    msg = f"not rendered: {statement!r}"
     raise TypeError(msg)
 
 
 @render.register
 def _(made: CreateTable) -> str:
-    lines = [_column(column) for column in made.columns]
+    lines = [column_text(column) for column in made.columns]
     if made.watermark is not None:
-        lines.append(_watermark(made.watermark))
+        lines.append(watermark_text(made.watermark))
     if made.primary_key:
-        lines.append(f"PRIMARY KEY ({_names(made.primary_key)}) NOT ENFORCED")
+        lines.append(f"PRIMARY KEY ({names_text(made.primary_key)}) NOT ENFORCED")
     body = "".join([" (\n  ", ",\n  ".join(lines), "\n)"]) if lines else ""
     name = f"{'IF NOT EXISTS ' * made.if_not_exists}{backquoted(made.name)}"
     text = f"CREATE {'TEMPORARY ' * made.temporary}TABLE {name}{body}"
     text += f"\nCOMMENT {text_literal(made.comment)}" if made.comment is not None else ""
-    text += f"\nPARTITIONED BY ({_names(made.partitioned_by)})" if made.partitioned_by else ""
-    options = _options(made.options, ",\n  ")
+    text += f"\nPARTITIONED BY ({names_text(made.partitioned_by)})" if made.partitioned_by else ""
+    options = options_text(made.options, ",\n  ")
     text += f"\nWITH (\n  {options}\n)" if made.options else ""
     if made.like is not None:
         parts = " ".join(f"{strategy.value} {part}" for part, strategy in made.like.strategies)
@@ -99,229 +68,46 @@ def _(made: CreateTable) -> str:
 
 @render.register
 def _(made: CreateView) -> str:
-    exists, names = "IF NOT EXISTS " * made.if_not_exists, f" ({_names(made.columns)})" if made.columns else ""
+    exists, names = "IF NOT EXISTS " * made.if_not_exists, f" ({names_text(made.columns)})" if made.columns else ""
     comment = f" COMMENT {text_literal(made.comment)}" if made.comment is not None else ""
     temporary = "TEMPORARY " * made.temporary
     return f"CREATE {temporary}VIEW {exists}{backquoted(made.name)}{names}{comment} AS\n{made.query.text}"
 
 
 @render.register
-def _(dropped: Drop) -> str:
-    kind = ("TEMPORARY " * dropped.temporary) + ("VIEW" if dropped.is_view else "TABLE")
-    return f"DROP {kind} {'IF EXISTS ' * dropped.if_exists}{backquoted(dropped.name)}"
-
-
-@render.register
-def _(altered: AlterSet) -> str:
-    return f"{_altered(altered)} SET ({_options(altered.options, ', ')})"
-
-
-@render.register
-def _(altered: AlterReset) -> str:
-    return f"{_altered(altered)} RESET ({', '.join(map(text_literal, altered.keys))})"
-
-
-@render.register
-def _(altered: AlterRename) -> str:
-    return f"{_altered(altered)} RENAME TO {backquoted(altered.to)}"
-
-
-@render.register
-def _(altered: AlterRenameColumn) -> str:
-    return f"{_altered(altered)} RENAME {backquoted(altered.column)} TO {backquoted(altered.to)}"
-
-
-@render.register
-def _(altered: AlterAdd) -> str:
-    return f"{_altered(altered)} ADD ({_placed(altered)})"
-
-
-@render.register
-def _(altered: AlterModify) -> str:
-    return f"{_altered(altered)} MODIFY ({_placed(altered)})"
-
-
-@render.register
-def _(altered: AlterDrop) -> str:
-    return f"{_altered(altered)} DROP ({_names(altered.columns)})"
-
-
-@render.register
-def _(altered: AlterWatermark) -> str:
-    if altered.watermark is None:
-        return f"{_altered(altered)} DROP WATERMARK"
-    return f"{_altered(altered)} {'ADD' if altered.is_new else 'MODIFY'} {_watermark(altered.watermark)}"
-
-
-@render.register
-def _(shown: ShowTables) -> str:
-    return "SHOW VIEWS" if shown.views_only else "SHOW TABLES"
-
-
-@render.register
-def _(shown: ShowPartitions) -> str:
-    partition = f" PARTITION ({_assigned(shown.partition)})" if shown.partition else ""
-    return f"SHOW PARTITIONS {backquoted(shown.name)}{partition}"
-
-
-@render.register
-def _(shown: ShowCreate) -> str:
-    return f"SHOW CREATE {'VIEW' if shown.is_view else 'TABLE'} {backquoted(shown.name)}"
-
-
-@render.register
-def _(shown: Describe) -> str:
-    return f"DESCRIBE {backquoted(shown.name)}"
-
-
-@render.register
 def _(insert: Insert) -> str:
-    names = f" ({_names(insert.columns)})" if insert.columns else ""
+    names = f" ({names_text(insert.columns)})" if insert.columns else ""
     hint = f" {hint_text(insert.hints)}" if insert.hints else ""
-    return f"INSERT INTO {backquoted(insert.target)}{hint}{_partition(insert.partition)}{names}\n{insert.query.text}"
+    return (
+        f"INSERT INTO {backquoted(insert.target)}{hint}{partition_text(insert.partition)}{names}\n{insert.query.text}"
+    )
 
 
-def _partition(partition: Iterable[tuple[str, Expression | None]]) -> str:
+def partition_text(partition: Iterable[tuple[str, Expression | None]]) -> str:
+    """Return ``PARTITION (...)`` after a table's name; empty without columns."""
     values = [backquoted(name) + ("" if value is None else f" = {value.text}") for name, value in partition]
     return f" PARTITION ({', '.join(values)})" if values else ""
 
 
-@render.register
-def _(inserts: StatementSet) -> str:
-    return "EXECUTE STATEMENT SET BEGIN\n" + "".join(f"{render(each)};\n" for each in inserts.inserts) + "END"
-
-
-@render.register
-def _(select: Select) -> str:
-    return select.query.text
-
-
-@render.register
-def _(explain: Explain) -> str:
-    return f"EXPLAIN {render(explain.statement)}"
-
-
-@render.register
-def _(option: SetOption) -> str:
-    return "SET" if option.key is None else f"SET {_options([(option.key, option.value or '')], '')}"
-
-
-@render.register
-def _(option: ResetOption) -> str:
-    return "RESET" if option.key is None else f"RESET {text_literal(option.key)}"
-
-
-@render.register
-def _(delete: Delete) -> str:
-    return f"DELETE FROM {_aliased(delete.name, delete.alias)}{_where(delete.where)}"
-
-
-@render.register
-def _(update: Update) -> str:
-    return f"UPDATE {_aliased(update.name, update.alias)} SET {_assigned(update.assignments)}{_where(update.where)}"
-
-
-@render.register
-def _(truncate: Truncate) -> str:
-    return f"TRUNCATE TABLE {backquoted(truncate.name)}"
-
-
-@render.register
-def _(dropped: DropPartitions) -> str:
-    partitions = ", ".join(f"PARTITION ({_assigned(each)})" for each in dropped.partitions)
-    head = f"ALTER TABLE {'IF EXISTS ' * dropped.if_exists}{backquoted(dropped.name)}"
-    return f"{head} DROP {'IF EXISTS ' * dropped.if_there}{partitions}"
-
-
-@render.register
-def _(overwrite: Overwrite) -> str:
-    names = f" ({_names(overwrite.columns)})" if overwrite.columns else ""
-    partition = _partition(overwrite.partition)
-    if overwrite.dynamic is not None:
-        partition = f" {hint_text(((DYNAMIC, str(overwrite.dynamic).lower()),))}{partition}"
-    return f"INSERT OVERWRITE {backquoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
-
-
-@render.register
-def _(merge: Merge) -> str:
-    source = backquoted(merge.source) if isinstance(merge.source, str) else f"({merge.source.text})"
-    alias = f" AS {backquoted(merge.source_alias)}" if merge.source_alias else ""
-    head = f"MERGE INTO {_aliased(merge.name, merge.alias)} USING {source}{alias} ON {merge.on.text}"
-    return "\n".join([head, *map(_clause, merge.clauses)])
-
-
-def _clause(clause: MergeClause) -> str:
-    condition = "" if clause.condition is None else f" AND {clause.condition.text}"
-    done = clause.action.value
-    if clause.action is Doing.UPDATE:
-        done += f" SET {_assigned(clause.assignments) or '*'}"
-    elif clause.action is Doing.INSERT:
-        values = ", ".join(value.text for _, value in clause.assignments)
-        names = _names(name for name, _ in clause.assignments)
-        done += f" ({names}) VALUES ({values})" if clause.assignments else " *"
-    return f"WHEN {clause.match}{condition} THEN {done}"
-
-
-@render.register
-def _(call: Call) -> str:
-    said = ", ".join(f"{backquoted(name)} => {_constant(value)}" for name, value in call.arguments)
-    return f"CALL sys.{backquoted(call.name)}({said})"
-
-
-def _constant(value: Constant) -> str:
-    return text_literal(value) if isinstance(value, str) else str(value).upper()
-
-
-def _aliased(name: str, alias: str) -> str:
-    return backquoted(name) + (f" AS {backquoted(alias)}" if alias else "")
-
-
-def _assigned(assignments: Assignments) -> str:
-    return ", ".join(f"{backquoted(name)} = {value.text}" for name, value in assignments)
-
-
-def _where(where: Expression | None) -> str:
-    return "" if where is None else f" WHERE {where.text}"
-
-
-def _placed(altered: AlterAdd | AlterModify) -> str:
-    places = altered.places or (None,) * len(altered.columns)
-    return ", ".join(_column(column) + _place(place) for column, place in zip(altered.columns, places, strict=True))
-
-
-def _place(place: ColumnPosition | None) -> str:
-    return "" if place is None else " FIRST" if place.after is None else f" AFTER {backquoted(place.after)}"
-
-
-def _altered(
-    altered: AlterSet
-    | AlterReset
-    | AlterRename
-    | AlterRenameColumn
-    | AlterAdd
-    | AlterModify
-    | AlterDrop
-    | AlterWatermark,
-) -> str:
-    kind = "VIEW" if isinstance(altered, AlterRename) and altered.is_view else "TABLE"
-    return f"ALTER {kind} {'IF EXISTS ' * altered.if_exists}{backquoted(altered.name)}"
-
-
-def _watermark(watermark: Watermark) -> str:
+def watermark_text(watermark: Watermark) -> str:
+    """Return the declaration of a watermark."""
     return f"WATERMARK FOR {backquoted(watermark.column)} AS {watermark.expression}"
 
 
-def _names(names: Iterable[str]) -> str:
+def names_text(names: Iterable[str]) -> str:
+    """Return quoted names, separated by commas."""
     return ", ".join(map(backquoted, names))
 
 
-def _options(options: Iterable[tuple[str, ClientValue]], between: str) -> str:
+def options_text(options: Iterable[tuple[str, ClientValue]], between: str) -> str:
+    """Return options with credentials masked."""
     return between.join(
         f"{text_literal(key)} = {text_literal(MASK if is_secret(key, value) else str(value))}" for key, value in options
     )
 
 
-def _column(column: Column) -> str:
+def column_text(column: Column) -> str:
+    """Return the declaration of a column."""
     comment = f" COMMENT {text_literal(column.comment)}" if column.comment is not None else ""
     if isinstance(column, ComputedColumn):
         return f"{backquoted(column.name)} AS {column.expression}{comment}"
