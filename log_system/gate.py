@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from log_system.index import IndexEntry, LogIndex
+from log_system.index import IndexEntry
 from snapshot.errors import DataLostError
 
 
@@ -41,33 +41,6 @@ class PartitionSlice:
     end: int
     records: int
     boundaries: tuple[Boundary, ...]
-
-
-class Gate:
-    """Makes snapshots of the log visible one by one as the log index grows."""
-
-    def __init__(self, index: LogIndex) -> None:
-        """Create the gate of the log that ``index`` describes."""
-        self._index = index
-
-    def newest(self) -> int:
-        """Return the newest snapshot that readers may see; 0 (the empty table) while nothing is published."""
-        return self._index.newest()
-
-    def entries(self, after: int, through: int) -> list[IndexEntry]:
-        """Return the index entries of snapshots ``after + 1`` to ``through``.
-
-        Raises:
-            DataLostError: the index has no entry for one of them.
-        """
-        return [self._entry(snapshot) for snapshot in range(after + 1, through + 1)]
-
-    def _entry(self, snapshot: int) -> IndexEntry:
-        entry = self._index.get(snapshot)
-        if entry is None:
-            msg = f"snapshot {snapshot} has no entry in the log index; it was expired, or recover() has to rebuild it."
-            raise DataLostError(msg)
-        return entry
 
 
 def limited(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from snapshot.errors import CorruptedError, TableReplacedError, UnavailableError
+from snapshot.errors import CorruptedError, DataLostError, TableReplacedError, UnavailableError
 from snapshot.storage import Storage
 
 INDEX = "_log"
@@ -158,6 +158,21 @@ class LogIndex:
                 f"{entry.table}: the table was dropped and created again since it was opened. Open the table again."
             )
             raise TableReplacedError(msg)
+        return entry
+
+    def entries(self, after: int, through: int) -> list[IndexEntry]:
+        """Return the entries of snapshots ``after + 1`` to ``through``.
+
+        Raises:
+            DataLostError: there is no entry for one of them.
+        """
+        return [self._entry(snapshot) for snapshot in range(after + 1, through + 1)]
+
+    def _entry(self, snapshot: int) -> IndexEntry:
+        entry = self.get(snapshot)
+        if entry is None:
+            msg = f"snapshot {snapshot} has no entry in the log index; it was expired, or recover() has to rebuild it."
+            raise DataLostError(msg)
         return entry
 
     def latest(self) -> IndexEntry | None:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from log_system.gate import Gate, slices
+from log_system.gate import slices
 from log_system.index import LogIndex
 from log_system.kafka import published_positions
 from log_system.kafka.client.topic import latest_offsets
@@ -206,7 +206,7 @@ class BrokerContract(KafkaLogContract):
         assert stranger.flush(PATIENCE_SECONDS) == 0
         self.commit(table, 2)
         recover(table, publisher)
-        own, disturbed = slices(Gate(table.index).entries(0, 1)), slices(Gate(table.index).entries(1, 2))
+        own, disturbed = slices(table.index.entries(0, 1)), slices(table.index.entries(1, 2))
         assert sum(batch.num_rows for part in own for batch in read_slice(table.log.settings, part)) == 10
         with pytest.raises(CorruptedError, match="Another producer"):
             list(read_slice(table.log.settings, disturbed[0]))

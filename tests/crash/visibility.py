@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from log_system.gate import Gate, slices
+from log_system.gate import slices
 from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.schema.system_columns import COMMIT_VERSION
@@ -187,14 +187,14 @@ def read_through_gate(path: str, pipe: Any) -> None:
     """Read as our stream does: what the gate lets through, slice by slice."""
     observer = Observer(Path(path), "our reader", whole=True)
     table = TableContext.open(path)
-    gate, after, heard = Gate(table.index), 0, time.monotonic()
+    after, heard = 0, time.monotonic()
     while not observer.is_done(Path(path)) and time.monotonic() - heard < SILENCE_SECONDS_MAX:
-        through = gate.newest()
+        through = table.index.newest()
         if through == after:
             time.sleep(0.001)
             continue
         ids: list[int] = []
-        for part in slices(gate.entries(after, through)):
+        for part in slices(table.index.entries(after, through)):
             for batch in read_slice(table.log.settings, part):
                 ids += batch.column(COMMIT_VERSION).to_pylist()
             for end in part.boundaries:

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from log_system.gate import Gate, slices
+from log_system.gate import slices
 from log_system.kafka.client.cluster import delete_groups
 from log_system.kafka.client.topic import delete_topic
 from log_system.kafka.log import KafkaLog
@@ -106,7 +106,7 @@ class TableHarness:
     def feed(self, after: int = 0, through: int | None = None) -> list[tuple[int, int, str | None]]:
         """Read the log between two snapshots with our own reader; each change as (snapshot, id, v)."""
         table = self.table
-        parts = slices(Gate(table.index).entries(after, table.newest_visible() if through is None else through))
+        parts = slices(table.index.entries(after, table.newest_visible() if through is None else through))
         rows = [row for part in parts for batch in read_slice(self.log, part) for row in batch.to_pylist()]
         return sorted((row[COMMIT_VERSION], row["id"], row["v"]) for row in rows)
 

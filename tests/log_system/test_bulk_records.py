@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from log_system.formats.duckdb_json import timestamp_text
-from log_system.gate import Gate, slices
+from log_system.gate import slices
 from log_system.kafka.client import bulk_consume, bulk_produce, librdkafka_ffi
 from log_system.kafka.client.connect import KafkaClient, take_over
 from log_system.kafka.client.consumers import CONSUMERS
@@ -206,7 +206,7 @@ class TestPublishing:
         entries = [entry for entry in map(table.index.get, table.index.snapshots()) if entry is not None]
         assert [entry.rows for entry in entries if entry.rows] == [30_000, 45_000]
         found: dict[int, str | None] = {}
-        for part in slices(Gate(table.index).entries(0, 2)):
+        for part in slices(table.index.entries(0, 2)):
             for batch in read_slice(table.log.settings, part):
                 kinds = batch["_kind"].to_pylist()
                 gone = int(RowKind.DELETE)

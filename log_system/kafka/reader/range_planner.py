@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from log_system.files.log import FilesSplit
-from log_system.gate import Gate, PartitionSlice, slices
+from log_system.gate import PartitionSlice, slices
 from log_system.index import IndexEntry
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import earliest_of
@@ -65,12 +65,12 @@ def plan(bound: BoundLog, after: int, through: int, columns: Columns) -> list[Sp
     """
     pieces: dict[int, list[LogPiece | FilesSplit]] = {}
     topics: set[str] = set()
-    gate, settings = Gate(bound.index), replace(bound.settings, client=bound.settings.client.outlasting())
+    settings = replace(bound.settings, client=bound.settings.client.outlasting())
     try:
         for spec, first, last in _epochs(bound, after, through):
             log = settings.under(with_kind(spec.change_columns.named))
             adapt = Adapter(spec.change_columns, columns, RESTART)
-            entries = gate.entries(first - 1, last)
+            entries = bound.index.entries(first - 1, last)
             topics |= {entry.topic for entry in entries}
             for run in _runs(bound, entries):
                 if isinstance(run, list):
