@@ -399,6 +399,9 @@ class RepairSource(Protocol):
             end: the offset at which reading stops; the caller sends the repairs after it.
             changed: snapshots whose keys must have a correct last record in this range.
             whole: whether every key of the bucket must have one.
+
+        Yields:
+            The table's columns, then ``_kind``.
         """
         ...
 

@@ -49,18 +49,7 @@ class Repairs(_LogAndTable):
     def wrong(
         self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the committed row, or a delete, of each key whose last record in the log says something else.
-
-        Args:
-            partition: the log partition, which is the bucket.
-            start: offset at which reading the log starts.
-            end: offset before which it ends.
-            changed: snapshots whose keys must have their last record in this range.
-            whole: every key of the bucket must have its last record in this range.
-
-        Yields:
-            The table's columns, then ``_kind``.
-        """
+        """Yield the committed row, or a delete, of each key whose last record in the log says something else."""
         for batch in self.differences(partition, start, end, changed, whole=whole):
             yield batch.select([name for name in batch.schema.names if name not in (SAID, AT, CHANGED)])
 
@@ -80,9 +69,6 @@ class Repairs(_LogAndTable):
         2. Add the keys of the changed snapshots: later attempts may have overridden what was sent before the range.
         3. Look up all these keys in the snapshot.
         4. Yield the differences.
-
-        Yields:
-            The table's columns, ``_kind``, ``_said``, ``_at`` and ``_changed``.
         """
         # Records of an eventual log may be older than some of the table's columns, which are then NULL.
         files = self.files.refreshed()
@@ -119,18 +105,7 @@ class MissingChanges(_LogAndTable):
     def wrong(
         self, partition: int, start: int, end: int, changed: Sequence[ChangeSet], *, whole: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the changes to send to a partition.
-
-        Args:
-            partition: the log partition.
-            start: the first offset that is read.
-            end: the offset before which reading ends.
-            changed: snapshots all of whose changes are sent, whatever the log holds.
-            whole: send what the log lacks of any snapshot instead.
-
-        Yields:
-            The table's columns, then ``_kind``.
-        """
+        """Yield the changes of the snapshots ``changed`` or, with ``whole``, what the log lacks of any snapshot."""
         files = self.files.refreshed()
         names = files.change_schema.names
         batches = (
@@ -152,11 +127,8 @@ class MissingChanges(_LogAndTable):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes that a range of a partition holds less often than snapshots do.
 
-        These are the ``changed`` snapshots. With ``whole``, they are all up to ``snapshot`` or the newest, except for
-        those that have expired, and those of which retention may have removed records.
-
-        Yields:
-            The table's columns, ``_kind``, and NULL as ``_said``, ``_at`` and ``_changed``.
+        The snapshots are those of ``changed``. With ``whole``, they are all up to ``snapshot`` or the newest, except
+        for those that have expired, and those of which retention may have removed records.
         """
         files = self.files.refreshed()
         log = self.log.under(files.change_schema)

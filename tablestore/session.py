@@ -179,9 +179,6 @@ def delta_jars() -> list[str]:
 def session_jars(storage: str | None = None) -> list[str]:
     """Return the absolute paths of all jars of a session: Delta, this program's classes, and a client of the storage.
 
-    Args:
-        storage: as for `session`.
-
     Raises:
         InvalidInputError: ``storage`` is unknown.
         UnavailableError: jars cannot be downloaded, or this program's classes cannot be compiled.

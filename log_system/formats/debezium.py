@@ -71,11 +71,7 @@ class DebeziumFormat:
         return EncodedRecords(rows.key_column, values, rows.rows)
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Decode each record into one change: DELETE for ``d``; INSERT for ``c``, or UPDATE_AFTER in a log of upserts.
-
-        Raises:
-            BadRecordError: a record is not one this format writes.
-        """
+        """Decode each record into one change: DELETE for ``d``; INSERT for ``c``, UPDATE_AFTER in a log of upserts."""
         texts = as_binary(values)
         brought, taken = _framed(texts, _BRINGS), _framed(texts, _TAKES)
         strange = np.flatnonzero(~(brought | taken))

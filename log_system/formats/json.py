@@ -225,11 +225,6 @@ class JsonFormat:
         Fields that a record lacks become NULL; fields that the table lacks are ignored. Without a primary key, record
         keys are ignored.
 
-        Args:
-            keys: the records' keys.
-            values: the records' values.
-            own: the caller knows that this format wrote the records for this table; verification is skipped.
-
         Raises:
             BadRecordError: a record is not JSON, has a value that its column cannot hold exactly, has NULL in a
                 NOT NULL column, has a key that differs from its row's, or has a null value without a key.

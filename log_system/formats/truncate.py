@@ -37,11 +37,7 @@ class TruncatingFormat:
         return self._rows.encode(changes)
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Decode records into changes; a truncate record becomes a row without values.
-
-        Raises:
-            BadRecordError: a record is not one this format writes.
-        """
+        """Decode records into changes; a truncate record becomes a row without values."""
         if own:
             # The table's own readers get the deleted rows from its files, not from truncate records.
             return self._rows.decode(keys, values, own=own)

@@ -49,11 +49,6 @@ _WARNED: Final[set[tuple[str, int]]] = set()
 def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosition]:
     """Return how far each partition is published.
 
-    Args:
-        log: the log.
-        consumer: a consumer of the log's group.
-        index: the table's log index.
-
     Raises:
         UnavailableError: the broker does not respond.
     """
@@ -213,11 +208,6 @@ def caught_up(log: KafkaLog, position: RegisterPosition, partition: int) -> Regi
     """Return a partition's position according to its records, if some follow the register's position.
 
     The broker has then lost the register's last moves, though they were part of the transactions with the records.
-
-    Args:
-        log: the log.
-        position: the register's position.
-        partition: the partition.
 
     Raises:
         UnavailableError: the broker does not respond.

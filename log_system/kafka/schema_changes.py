@@ -24,11 +24,6 @@ _INTEGERS: Final = ("byte", "short", "integer", "long")
 def check_decoded_by_name(path: str, spec: TableSpec, changes: Sequence[Change]) -> None:
     """Check that old records of an eventual log are still read correctly: they are decoded by column names alone.
 
-    Args:
-        path: the table's folder, for the message.
-        spec: the table's definition before the changes.
-        changes: the changes.
-
     Raises:
         InvalidInputError: they would be misread after one of the changes.
     """

@@ -114,11 +114,7 @@ class TransactionalLog(BoundLog):
         return [PartitionOffsets(partition, first[partition], ends[partition]) for partition in sorted(ends)]
 
     def publishing_marks(self) -> list[int]:
-        """Return the end of each partition, with records of open transactions.
-
-        Raises:
-            UnavailableError: the broker does not respond.
-        """
+        """Return the end of each partition, with records of open transactions."""
         ends = latest_offsets(self.settings.client, self.settings.topic, read_committed=False)
         return [ends[partition] for partition in sorted(ends)]
 

@@ -36,10 +36,6 @@ def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
 def of_checkpoint(storage: Storage, version: int) -> tuple[int, dict[str, int]]:
     """Read the transactions in the last checkpoint at or before a version.
 
-    Args:
-        storage: folder of the Delta table.
-        version: the version.
-
     Returns:
         The checkpoint's version and the last version of each application; -1 and nothing if there is no checkpoint.
     """

@@ -32,9 +32,6 @@ LONG_DIGITS = 18
 def key_types_allowed(data_type: pa.DataType) -> bool:
     """Return whether a column of this type may be part of a primary key.
 
-    Args:
-        data_type: The Arrow type of the column.
-
     Returns:
         True for boolean, integers, decimal, string, binary, date, time and timestamp; False for float, double and
         nested.
@@ -65,10 +62,6 @@ def bucket_of(batch: pa.RecordBatch, columns: Sequence[str], buckets: int) -> np
 
 def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
     """Return a 64-bit hash of each row's key; different keys may have the same one.
-
-    Args:
-        batch: The rows.
-        columns: Names of the key columns.
 
     Raises:
         InvalidInputError: A column has a type that has no hash.

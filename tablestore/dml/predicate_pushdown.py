@@ -24,10 +24,6 @@ _COMPARED: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">
 def pushed_predicate(text: str, schema: StructType) -> Predicate:
     """Return conditions on single columns that hold for every row for which the given condition holds.
 
-    Args:
-        text: the condition, in Spark SQL.
-        schema: the columns that it may read.
-
     Returns:
         Conditions on integer and string columns: comparisons of a column, or of its remainder modulo a constant, with
         constants and with lists of constants. Empty if no part of the condition can be extracted.

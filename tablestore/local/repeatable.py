@@ -74,12 +74,7 @@ class Batches:
 
 @contextmanager
 def repeatable(reader: pa.RecordBatchReader, since: int = 0) -> Iterator[Batches]:
-    """Read a stream to its end and return its batches as often as they are asked for, in bounded memory.
-
-    Args:
-        reader: the stream.
-        since: as in ``Batches``.
-    """
+    """Read a stream to its end and return its batches as often as they are asked for, in bounded memory."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in reader:

@@ -56,9 +56,6 @@ class Master:
         Where executors are elsewhere, they get this program's packages in an archive, unless the user names a Python
         that has them.
 
-        Args:
-            given: the user's settings.
-
         Raises:
             InvalidInputError: packages that executors need cannot be packed.
             UnavailableError: the cache folder cannot be written.

@@ -43,11 +43,6 @@ def commit_id_of(checkpoint: str, batch: int) -> CommitId:
 def check_table(checkpoint: str, path: str, table_id: str) -> None:
     """Check that a query writes into the table into which it began to write; store the table's id on the first call.
 
-    Args:
-        checkpoint: the query's checkpoint folder.
-        path: the table's path, for messages.
-        table_id: the table's id.
-
     Raises:
         TableReplacedError: it began with another table.
     """

@@ -25,9 +25,6 @@ _COMPILE_TIMEOUT_S = 300.0
 def classes_jar(delta: Path) -> Path:
     """Return the jar of the classes.
 
-    Args:
-        delta: the folder of Delta's jars.
-
     Raises:
         UnavailableError: Java or Spark's jars are missing, or the cache folder cannot be written.
     """

@@ -68,11 +68,6 @@ def _planned(scope: Scope, query: Query) -> Relation | DataFrame:
 def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame | None = None) -> StreamingQuery | None:
     """Write a query's rows into a table.
 
-    Args:
-        scope: the session's scope.
-        statement: the statement.
-        planned_query: the query, if it is planned.
-
     Returns:
         The started streaming query; None if the query is bounded, whose rows are then all written.
 

@@ -221,12 +221,7 @@ class TopicWatch:
         self._looked = time.monotonic()
 
     def look(self) -> None:
-        """Check the topic unless it was checked within the last ``LOOK_SECONDS``; ignore an unresponsive broker.
-
-        Raises:
-            NotFoundError: the topic no longer exists.
-            DataLostError: the topic was deleted and created again.
-        """
+        """Check the topic unless it was checked within the last ``LOOK_SECONDS``; ignore an unresponsive broker."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         try:

@@ -76,9 +76,6 @@ class EventualPublisher(KafkaPublisher):
         Does not rely on the register, and moves it to the newest snapshot. A crash leaves the log unchanged, partly
         repaired or fully repaired; running this again completes it.
 
-        Args:
-            newest: the newest committed snapshot.
-
         Returns:
             The number of changes sent to each partition that needed repairs.
 

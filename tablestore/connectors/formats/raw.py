@@ -103,11 +103,7 @@ class RawRowFormat(PortableFormat):
             raise InvalidInputError(msg) from error
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode payloads to rows. A null payload produces no row.
-
-        Raises:
-            BadRecordError: a payload is not a value of the column's type; the error is about the first one.
-        """
+        """Decode payloads to rows. A null payload produces no row."""
         rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
         return decoded(rows, record, self._schema)
 

@@ -205,10 +205,6 @@ def partition_values(made: CreateTable, given: Iterable[tuple[str, Expression]])
 def check_table(made: CreateTable, allowed: Allowed) -> None:
     """Check a definition as far as possible without a broker and without knowing whether it is a source or a sink.
 
-    Args:
-        made: the table's definition.
-        allowed: what its options may refer to.
-
     Raises:
         InvalidInputError: columns, key, watermark or options are invalid or conflict.
     """

@@ -31,14 +31,7 @@ class RowMultiset(SegmentedState):
     """The state of one bucket after a micro-batch, which ``put`` changes into the one after the next."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection, storage: Storage, columns: pa.Schema, batch: int) -> None:
-        """Start with an empty state, to be saved as that of a micro-batch.
-
-        Args:
-            db: runs the merges.
-            storage: the bucket's folder.
-            columns: the columns of the rows.
-            batch: id of the micro-batch.
-        """
+        """Start with an empty state, to be saved as that of a micro-batch."""
         layout = pa.schema([pa.field(HASH, pa.int64()), pa.field(COUNT, pa.int64()), *columns])
         super().__init__(storage, layout, batch)
         self._db = db

@@ -68,11 +68,7 @@ class AvroRowFormat(PortableFormat):
         self._bulk = resolving_bulk(written, schema)
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Encode rows to one payload each.
-
-        Raises:
-            InvalidInputError: the columns do not match the schema, or the schema does not allow a NULL.
-        """
+        """Encode rows to one payload each."""
         check_rows(rows, self._schema, self.name)
         if not len(self._schema) or not len(rows):
             return repeated(b"", len(rows))
@@ -80,11 +76,7 @@ class AvroRowFormat(PortableFormat):
         return in_slices(rows, lambda part: encode_row(part.columns, self.fields, len(part)))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode payloads to rows. A null payload produces no row.
-
-        Raises:
-            BadRecordError: a payload is invalid; the error is about the first one.
-        """
+        """Decode payloads to rows. A null payload produces no row."""
         return decode_in_bulk(payloads, self._schema, self._bulk, self._one, text=False)
 
 

@@ -255,11 +255,7 @@ class DebeziumAvroFormat(PortableFormat):
         return self._envelopes.encode_column(pa.RecordBatch.from_arrays([before, after, op], schema=self._envelope))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode messages to changes; null and empty payloads produce no row.
-
-        Raises:
-            BadRecordError: a message is invalid; the error is about the first one.
-        """
+        """Decode messages to changes; null and empty payloads produce no row."""
         try:
             found = self._envelopes.decode(payloads)
         except BadRecordError as error:

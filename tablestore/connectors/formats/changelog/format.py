@@ -80,11 +80,7 @@ class ChangelogJsonFormat(PortableFormat):
         return make, (schema, options)
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode messages to changes; null, empty and ``null`` payloads produce no row.
-
-        Raises:
-            BadRecordError: a message is invalid, and parse errors are not ignored; the error is about the first one.
-        """
+        """Decode messages to changes; null, empty and ``null`` payloads produce no row."""
         spec = self._spec
         if self._bulk is None:
             rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
@@ -99,11 +95,7 @@ class ChangelogJsonFormat(PortableFormat):
         return DecodedRows(pa.RecordBatch.from_arrays(made, names), found.record)
 
     def check_writable(self) -> None:
-        """Raise if the messages have a schema, which is not written.
-
-        Raises:
-            InvalidInputError: they have.
-        """
+        """Raise if the messages have a schema, which is not written."""
         if self._has_schema:
             msg = (
                 f"{self._layout.tool} JSON serialization doesn't support '{self._options.option_prefix}schema-include' "
@@ -116,11 +108,7 @@ class ChangelogJsonFormat(PortableFormat):
         return self.encode_changes(rows, np.zeros(len(rows), bool))
 
     def encode_changes(self, rows: pa.RecordBatch, retracted: np.ndarray) -> pa.Array:
-        """Encode rows as inserts, and those of the mask as deletes, as large_binary.
-
-        Raises:
-            InvalidInputError: a row cannot be encoded.
-        """
+        """Encode rows as inserts, and those of the mask as deletes, as large_binary."""
         payloads, mask = self._rows.encode_column(rows), pa.array(retracted)
         start, end = (
             pc.if_else(mask, _binary(removed), _binary(added))

@@ -53,11 +53,7 @@ class CsvRowFormat(TextFormat):
         return joined(parts, len(rows))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode payloads to rows. A null payload produces no row.
-
-        Raises:
-            BadRecordError: a payload is invalid, and parse errors are not ignored; the error is about the first one.
-        """
+        """Decode payloads to rows. A null payload produces no row."""
         return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
 
 

@@ -124,11 +124,7 @@ class JsonRowFormat(TextFormat):
         return joined([*parts, "}"], len(rows))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode payloads to rows. Null, empty and ``null`` payloads produce no row.
-
-        Raises:
-            BadRecordError: a payload is invalid, and parse errors are not ignored; the error is about the first one.
-        """
+        """Decode payloads to rows. Null, empty and ``null`` payloads produce no row."""
         if not self._schema:
             rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
             return decoded(rows, record, self._schema)

@@ -134,12 +134,7 @@ def is_translated(node: exp.Expr) -> bool:
 
 
 def function_in_spark(name: str, arguments: Sequence[str]) -> str:
-    """Return a call of one of the functions in Spark SQL.
-
-    Args:
-        name: its name.
-        arguments: its arguments in Spark SQL.
-    """
+    """Return a call of one of the functions in Spark SQL."""
     given = [f"({each})" for each in arguments]
     if name.upper() in _NULL_IF_ONE_IS:
         nulls = " OR ".join(f"{each} IS NULL" for each in given)
