@@ -64,8 +64,8 @@ class Commit:
         copied: added files without new data, as a compaction writes them.
         transactions: the versions that applications recorded in it (Delta's ``txn``), by application id.
         only_files: whether it only adds and removes whole files and records transactions.
-        fingerprint: identifies the commit, because another commit gets the same version if the table is restored from
-            an older copy. Empty if the entry was not read.
+        fingerprint: tells the commit from others of the same version, which a table that was restored from an older
+            copy may have. Empty if the entry was not read.
         operation: the operation as its writer names it, such as ``DELETE``.
         deletion_vectors: whether it adds or removes files with deletion vectors.
     """

@@ -12,10 +12,10 @@ from snapshot.errors import InvalidInputError
 
 
 def refuse_nested_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Check that what a schema declares NOT NULL within its columns is not NULL where the value around it is there.
+    """Check that no NOT NULL field, element or map value within a column is NULL, unless the value around it is.
 
     Raises:
-        InvalidInputError: it is.
+        InvalidInputError: one is.
     """
     for field in schema:
         if has_required(field.type):

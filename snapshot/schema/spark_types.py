@@ -183,7 +183,7 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
         if (depth := _depth(field.dataType)) > _DEPTH_MAX:
             msg = (
                 f"schema: column {field.name!r}: expected arrays, maps and structs within each other at most "
-                f"{_DEPTH_MAX} levels deep, got {depth}, which Delta and Parquet do not read."
+                f"{_DEPTH_MAX} levels deep, got {depth}: Delta and Parquet do not read deeper ones. Flatten it."
             )
             raise InvalidInputError(msg)
         _check_type(field.name, field.dataType)

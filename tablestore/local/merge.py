@@ -156,7 +156,7 @@ class LocalMerge:
             except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException) as error:
                 if error.__cause__ is not None:
                     raise
-                msg = f"merge: DuckDB cannot evaluate it: {_reason(error)}. {NOTHING_WRITTEN}"
+                msg = f"merge: DuckDB cannot evaluate an expression: {_reason(error)}. {NOTHING_WRITTEN}"
                 raise InvalidInputError(msg) from error
 
     def _query(self, kept: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ def prepare_batches(
 
 @dataclass(frozen=True)
 class KindMarks:
-    """Where the rows of a write have their kinds.
+    """The column of a write that says what each row does, and the words for that.
 
     Attributes:
         column: the column with the kinds.
@@ -119,11 +119,6 @@ def check_names(names: Sequence[str], spec: TableSpec) -> None:
 
 def delete_columns(names: Sequence[str], spec: TableSpec, rule: MergeRule = LAST_ROW) -> tuple[str, ...]:
     """Return the columns that deletes by key need: those of the key, and the sequence fields if there are any.
-
-    Args:
-        names: the columns of the given keys.
-        spec: the table.
-        rule: the table's merge rule.
 
     Raises:
         InvalidInputError: the table has no key; the keys lack a key column or a sequence field; or the merge engine

@@ -98,7 +98,7 @@ def is_utf8(payload: bytes) -> bool:
 
 
 def in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
-    """Return rows that were decoded in parts in the order of their payloads."""
+    """Join rows that were decoded in parts, in the order of their payloads."""
     parts = [part for part in parts if len(part.position)]
     if not parts:
         return decoded([], [], schema)

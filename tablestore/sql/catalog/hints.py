@@ -258,7 +258,7 @@ def _with_options(scope: Scope, name: str, options: Options) -> str:
         raise InvalidInputError(msg)
     hint = hint_text(options)
     if any(key == CONNECTOR for key, _ in options):
-        msg = f"'{name}' {hint}: a hint cannot change option '{CONNECTOR}'."
+        msg = f"'{name}' {hint}: a hint cannot change option '{CONNECTOR}'. Leave it out."
         raise InvalidInputError(msg)
     made = replace(there.made, name=f"{name} {hint}")
     if connector_of(made) is None:

@@ -75,7 +75,7 @@ class HintReader(Reader):
 
 
 def read_hints(tokens: Sequence[Token], text: str) -> dict[int, Hint]:
-    """Return a text's hints by the last offset of the token before.
+    """Return the hints of a text, each by the last offset of the token before it.
 
     Raises:
         SyntaxFaultError: a hint is not valid.

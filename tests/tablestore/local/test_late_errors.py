@@ -77,7 +77,7 @@ def test_a_relation_whose_connection_or_table_is_gone(table: LocalTable, verb: s
 def test_a_merge_whose_values_cannot_be_evaluated(table: LocalTable, when: str) -> None:
     relation = duckdb.connect().sql(numbers(ROWS[when]))
     clauses = [when_not_matched().insert({"id": "source.id", "n": "cast(source.v AS INT)"})]
-    match = "^merge: DuckDB cannot evaluate it: Conversion Error: .* Nothing was written.$"
+    match = "^merge: DuckDB cannot evaluate an expression: Conversion Error: .* Nothing was written.$"
     checked(table, lambda: table.merge(relation, "id", clauses), InvalidInputError, match)
 
 

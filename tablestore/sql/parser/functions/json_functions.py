@@ -193,10 +193,10 @@ PARSERS: Final = {
 
 
 def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> str:
-    """Return a call in Spark SQL.
+    """Return JSON_VALUE, JSON_QUERY or JSON_EXISTS in Spark SQL.
 
     Args:
-        call: the call.
+        call: the function with its arguments.
         text: the JSON text's expression in Spark SQL.
         defaults: the values of ``DEFAULT ... ON EMPTY`` and ``ON ERROR`` in Spark SQL; "" where there is none.
     """
