@@ -239,13 +239,12 @@ class _Sink:
 
     options: ReadOptions
     stager: Stager
-    columns: tuple[str, ...]
 
     @classmethod
     def open(cls, options: ReadOptions, schema: StructType) -> _Sink:
         table = _opened(options)
         check_columns(schema, table.spec)
-        return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
+        return cls(options, Writer(table, None).stager(whole_buckets=False))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _StagedRows:
         begin_task()

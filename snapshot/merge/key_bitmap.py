@@ -85,15 +85,6 @@ class KeyBitmap:
         """Return a mask of the keys that are not in the set; no key may be NULL."""
         return pa.array(~self.holds(numbers_of(keys)))
 
-    def mask(self, start: int, length: int) -> pa.Array:
-        """Return for each of the keys from ``start`` on whether it is in the set, without a copy.
-
-        Args:
-            start: the first key, at least ``low``.
-            length: the number of keys; the last one must be at most ``high``.
-        """
-        return pa.Array.from_buffers(pa.bool_(), length, [None, pa.py_buffer(self._bits)], offset=start - self.low)
-
 
 def numbers_of(keys: pa.Array) -> np.ndarray:
     """Return keys as int64, dates as days since the epoch."""

@@ -48,14 +48,12 @@ class Lookup:
     """Looks up rows of one snapshot by key. Picklable.
 
     Attributes:
-        snapshot: the snapshot.
         storage: the table's root folder.
         spec: the table.
         files: the files of each bucket that has any.
         tombstones: for each bucket, the sizes of its tombstone files (``parquet_writer.py``) by their paths.
     """
 
-    snapshot: int
     storage: Storage
     spec: TableSpec
     files: Mapping[int, BucketFiles]

@@ -85,18 +85,12 @@ class SnapshotChanges:
 
         A commit that replaces files of an append table records which files hold its changes, because some added files
         contain rows that existed before.
-
-        Args:
-            found: the commit.
-            storage: folder of the commit table.
-            spec: the table's definition in this snapshot.
-            buckets: the table's number of buckets.
         """
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
-        entries = found.info.get(LISTED)
-        changed = [f for f in found.added if not is_tombstones(f.path)]
-        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if entries is None else _files(entries)
+        changed = (f for f in found.added if not is_tombstones(f.path))
+        by_name = sorted(changed, key=lambda f: f.path.rpartition("/")[2])
+        in_order = listed_changes(found) if LISTED in found.info else by_name
         mixed = set()
         for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else bucket_in(file.path)
@@ -108,7 +102,7 @@ class SnapshotChanges:
                     files.setdefault(each, []).append(file)
             else:
                 files.setdefault((snapshot.id + number) % buckets, []).append(file)
-        deleted = frozenset(each["path"] for each in entries or () if each.get("deleted"))
+        deleted = frozenset(each["path"] for each in found.info.get(LISTED, ()) if each.get("deleted"))
         by_bucket = {bucket: tuple(bucket_files) for bucket, bucket_files in files.items()}
         rows = BucketedRows(frozenset(mixed), spec.bucket_key, buckets)
         return cls(snapshot, storage, spec.change_columns, by_bucket, deleted, rows)
@@ -241,5 +235,7 @@ def listed(
     return {LISTED: entries, "rows": sum(max(each["rows"], 0) for each in entries)}
 
 
-def _files(entries: Sequence[dict[str, Any]]) -> list[DataFile]:
+def listed_changes(found: Commit) -> list[DataFile]:
+    """Return the files that a commit to an append table lists as its changes; other commits may have added them."""
+    entries = found.info.get(LISTED, ())
     return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in entries]

@@ -160,7 +160,7 @@ def _landed(
         return found
     held = {file.path for file in log.files()}
     if any(each.file.path in held for each in staged):
-        return Snapshot(newest, "expired", 0, 0, str(commit_id))
+        return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     raise unknown
 
 

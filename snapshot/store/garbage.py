@@ -11,6 +11,7 @@ from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, DataLostError
 from snapshot.records import CHECKED, FOREIGN, OLDEST
 from snapshot.side_by_side import side_by_side
+from snapshot.store.changes import listed_changes
 from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tag
@@ -34,11 +35,6 @@ class Garbage:
 
     root: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Total size in bytes."""
-        return sum(file.size for file in (*self.root, *self.changes))
 
     def __len__(self) -> int:
         """Return the number of files."""
@@ -188,12 +184,6 @@ def known_before(log: DeltaLog, version: int) -> Iterable[DataFile]:
         yield from commit.added
         yield from commit.copied
         yield from listed_changes(commit)
-
-
-def listed_changes(found: Commit) -> list[DataFile]:
-    """Return the files that a commit to an append table lists as its changes; other commits may have added them."""
-    entries = found.info.get("changes") or ()
-    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in entries]
 
 
 def _paths(files: Iterable[DataFile]) -> set[str]:

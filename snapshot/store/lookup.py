@@ -23,7 +23,7 @@ def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
     layout = table.layout(snapshot_id)
     path_of = table.log.storage.path
     tombstones = {b: {path_of(f.path): f.size for f in held} for b, held in by_bucket(layout.tombstones).items()}
-    return Lookup(snapshot_id, table.storage, table.spec, files_by_bucket(table, layout), tombstones)
+    return Lookup(table.storage, table.spec, files_by_bucket(table, layout), tombstones)
 
 
 def files_by_bucket(table: TableFiles, layout: SnapshotFiles) -> dict[int, BucketFiles]:

@@ -16,6 +16,8 @@ from snapshot.store.commit import Replacement
 from snapshot.store.table_files import TableFiles
 
 _WAIT_SECONDS = 0.05
+RETRIES_MAX = 50
+"""How many times a write is staged, if commits of other writers keep invalidating it."""
 
 
 class StaleError(ConflictError):
@@ -104,24 +106,23 @@ def check_same(log: DeltaLog, base: int, newest: int) -> None:
     check_files(log, base, newest)
 
 
-def until_fresh(path: str, attempt: Callable[[], Snapshot | None], *, tries_max: int) -> Snapshot | None:
+def until_fresh(path: str, attempt: Callable[[], Snapshot | None]) -> Snapshot | None:
     """Retry a write until no conflicting commit precedes it, and return its snapshot.
 
     Args:
         path: the table's folder, for the message.
         attempt: stages and commits; removes what it has staged if it raises ``StaleError``.
-        tries_max: number of attempts.
 
     Raises:
         ConflictError: every attempt met a conflicting commit; nothing was committed.
     """
-    for number in range(tries_max):
+    for number in range(RETRIES_MAX):
         try:
             return attempt()
         except StaleError:
             time.sleep(random.uniform(0, _WAIT_SECONDS * number))
     msg = (
-        f"table {path!r}: other writers committed {tries_max} times while the replaced rows were looked up; nothing "
+        f"table {path!r}: other writers committed {RETRIES_MAX} times while the replaced rows were looked up; nothing "
         "was written. Try again when fewer writers are active. If many upsert at once, use a table without "
         "changelog-producer='lookup'."
     )

@@ -60,10 +60,6 @@ _BEGUN_ANEW = (
 )
 
 
-RETRIES_MAX = 50
-"""Maximum number of times that a write is staged, if commits of other writers keep invalidating it."""
-
-
 class Writer:
     """Writes to one table. Several writers, in any processes, may write to a table concurrently."""
 
@@ -126,7 +122,7 @@ class Writer:
 
         Raises:
             InvalidInputError: the rows do not fit the table; nothing was committed.
-            ConflictError: other writers committed first ``RETRIES_MAX`` times in a row; nothing was committed.
+            ConflictError: other writers committed first too often; nothing was committed.
             PublishPendingError: committed, but not yet in the log.
         """
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
@@ -146,7 +142,7 @@ class Writer:
                 self._recover()
             return made
 
-        return self.meter.made(kind or "write", lambda: until_fresh(self._table.path, attempt, tries_max=RETRIES_MAX))
+        return self.meter.made(kind or "write", lambda: until_fresh(self._table.path, attempt))
 
     def replace(
         self,
@@ -174,7 +170,7 @@ class Writer:
             The snapshot; None if there was nothing to replace.
 
         Raises:
-            ConflictError: other writers removed files first ``RETRIES_MAX`` times in a row; nothing was committed.
+            ConflictError: other writers removed files first too often; nothing was committed.
         """
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
@@ -187,7 +183,7 @@ class Writer:
                 staged, replaced = stage(base)
             return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec, all_rows=all_rows)
 
-        return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RETRIES_MAX))
+        return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt))
 
     def checked(self, check: Callable[[], T]) -> Callable[[], T]:
         """Check a statement against the table's columns, and again in an attempt for which others have changed them.

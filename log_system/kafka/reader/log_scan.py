@@ -20,7 +20,7 @@ from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import committed_records, group_positions
 from log_system.kafka.reader.tail_reader import decode_others
-from log_system.kafka.register import POSITION_HEADER, SNAPSHOT_HEADER, RegisterPosition
+from log_system.kafka.register import SNAPSHOT_HEADER, RegisterPosition
 from snapshot.errors import UnavailableError
 
 _BATCH = BatchSize(records=20_000, bytes=4 << 20)
@@ -36,12 +36,10 @@ class Mark:
 
     Attributes:
         position: the position it carries; ``position.end`` is the offset after the record.
-        total: the snapshot's number of changes in this partition, according to the record.
         before: number of committed records from the start of the scan up to and including this one.
     """
 
     position: RegisterPosition
-    total: int
     before: int
 
 
@@ -50,7 +48,6 @@ class PartitionScan:
     """The records and positions found in a log partition.
 
     Attributes:
-        partition: the partition.
         low: the partition's first available offset.
         end: the offset after the last committed record that was scanned.
         records: number of committed records in between.
@@ -59,7 +56,6 @@ class PartitionScan:
             committed.
     """
 
-    partition: int
     low: int
     end: int
     records: int
@@ -121,14 +117,6 @@ def positions(log: KafkaLog) -> list[RegisterPosition | None]:
 def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progress: Progress) -> PartitionScan:
     """Scan a partition for positions carried by its records, without decoding changes.
 
-    Args:
-        log: the log.
-        partition: the partition.
-        low: the first offset to read.
-        end: the offset to stop at.
-        newest: the newest committed snapshot.
-        progress: see ``Progress``.
-
     Raises:
         UnavailableError: the broker does not respond.
     """
@@ -142,14 +130,14 @@ def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progres
             if headers:
                 position = RegisterPosition.from_headers(message.offset(), headers, log.table_id)
                 if position is not None:
-                    marks.append(Mark(position, _total(headers), count))
+                    marks.append(Mark(position, count))
                 elif (named := _named(headers)) is not None and named > newest:
                     foreign.append((message.offset(), named))
         last = int(records.offsets[-1])
         progress(last - seen)
         seen = last
     progress(max(0, end - seen))
-    return PartitionScan(partition, low, end, count, tuple(marks), tuple(foreign))
+    return PartitionScan(low, end, count, tuple(marks), tuple(foreign))
 
 
 class LogReader:
@@ -212,8 +200,3 @@ def _named(headers: Sequence[tuple[str, bytes | str | None]]) -> int | None:
         return int(dict(headers)[SNAPSHOT_HEADER] or b"")
     except (KeyError, ValueError):
         return None
-
-
-def _total(headers: Sequence[tuple[str, bytes | str | None]]) -> int:
-    text = dict(headers)[POSITION_HEADER] or b""
-    return int((text if isinstance(text, bytes) else text.encode()).split(b"/")[1])

@@ -152,7 +152,6 @@ class VerbReader(DdlReader):
         return Query(text, tree)
 
     def _clause(self) -> MergeClause:
-        start = self._curr
         match = Matching.MATCHED
         if self._take("NOT", "MATCHED"):
             match = Matching.NOT_MATCHED
@@ -165,7 +164,7 @@ class VerbReader(DdlReader):
         condition = self._value("a condition") if self._take("AND") else None
         self._need("THEN")
         action, assignments = self._done(match)
-        return MergeClause(match, action, condition, assignments, self._place(start))
+        return MergeClause(match, action, condition, assignments)
 
     def _done(self, match: Matching) -> tuple[Doing, Assignments]:
         if match is Matching.NOT_MATCHED:

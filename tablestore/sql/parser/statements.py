@@ -109,7 +109,6 @@ class MergeClause:
     action: Doing
     condition: Expression | None = None
     assignments: Assignments = ()
-    place: Place = field(default=Place(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

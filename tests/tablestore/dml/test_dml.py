@@ -23,7 +23,7 @@ from tablestore.context import TableContext
 from tablestore.dml import copy_on_write as unkeyed
 from tablestore.dml import merge_on_read
 from tablestore.dml.predicate_pushdown import pushed_predicate
-from tablestore.write import writer
+from tablestore.write import optimistic_retry
 from tests.harness import spark_tables
 from tests.harness.local_writes import drain_raw, rows_of
 from tests.harness.spark_tables import DDL, Follower, frame, log_options, rows, state
@@ -427,7 +427,7 @@ def test_who_commits_in_between(spark: SparkSession, tmp_path: Path, monkeypatch
     between += [lambda: others.delete("id = 4")]
     assert plain.update("v = 'a'", {"v": "'A'"}).rows == 2
     assert sorted(map(tuple, plain.read().collect())) == [(2, "A"), (3, "b")]
-    monkeypatch.setattr(writer, "RETRIES_MAX", 2)
+    monkeypatch.setattr(optimistic_retry, "RETRIES_MAX", 2)
     between += [lambda: other.write(frame(spark, [(5, "a")])), lambda: other.write(frame(spark, [(6, "a")]))]
     with pytest.raises(ConflictError, match="other writers committed 2 times"):
         keys.truncate()

@@ -394,7 +394,7 @@ def test_many_partitions_are_replaced_at_once(make: Callable[..., LocalTable]) -
 
 
 def test_a_conflict_that_does_not_end_is_said(make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tablestore.write.writer.RETRIES_MAX", 2)
+    monkeypatch.setattr("tablestore.write.optimistic_retry.RETRIES_MAX", 2)
     table = make(primary_key=["id"])
     table.write(table_of([(1, "a", 1, "a")]))
     other, real = open_local(table.path), Writer.write_staged

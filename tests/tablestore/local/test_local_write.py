@@ -482,7 +482,7 @@ def test_spark_and_local_writers_race_on_one_table(
 
 
 def test_a_conflict_that_does_not_end_is_said(make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tablestore.write.writer.RETRIES_MAX", 2)
+    monkeypatch.setattr("tablestore.write.optimistic_retry.RETRIES_MAX", 2)
     table = make(primary_key=["id"])
     table.write(table_of([(1, "a", 1, "a")]))
     other = open_local(table.path)

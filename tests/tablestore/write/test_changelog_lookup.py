@@ -22,7 +22,7 @@ from tablestore.ddl import create_drop
 from tablestore.ddl.table_definition import TableDefinition
 from tablestore.maintenance.compact import compact
 from tablestore.options.table_options import parse_options
-from tablestore.write import writer as write
+from tablestore.write import optimistic_retry
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness import local_writes
@@ -151,7 +151,7 @@ def test_a_write_that_never_gets_through_says_so_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = local_table(tmp_path / "t", buckets=1)
-    monkeypatch.setattr(write, "RETRIES_MAX", 3)
+    monkeypatch.setattr(optimistic_retry, "RETRIES_MAX", 3)
     count = iter(range(100))
 
     def staged(stager: Any) -> Any:
