@@ -35,6 +35,19 @@ def own_nodes(select: exp.Select) -> Iterator[exp.Expr]:
     return select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select)
 
 
+def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
+    """Return the conditions that AND connects in a condition; none for None."""
+    if condition is None:
+        return []
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+
+
+def named_table(name: str, alias: str) -> exp.Table:
+    """Return the node of a table in FROM, with an alias."""
+    named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+    return exp.Table(this=exp.to_identifier(name, quoted=True), alias=named)
+
+
 def qualified(select: exp.Select, sources: Mapping[str, Source]) -> exp.Select:
     """Return a SELECT with ``*`` expanded and each column qualified with its table.
 
@@ -108,7 +121,7 @@ def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[i
         select: the qualified SELECT.
         keys: names of the key columns of each table, by lower-case alias.
     """
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in select.expressions]
+    outputs = [each.unalias() for each in select.expressions]
     places = {
         (each.table.lower(), each.name.lower()): number
         for number, each in reversed(list(enumerate(outputs)))
@@ -120,7 +133,7 @@ def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[i
 
 def kept_groups(select: exp.Select, groups: Sequence[exp.Expr]) -> tuple[int, ...] | None:
     """Return the positions of the GROUP BY expressions among the outputs, or None if one is not an output."""
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in select.expressions]
+    outputs = [each.unalias() for each in select.expressions]
     return tuple(outputs.index(group) for group in groups) if all(group in outputs for group in groups) else None
 
 

@@ -17,7 +17,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
 from tablestore.spark.changelog import holds_map
-from tablestore.sql.parser.qualify import kept_groups, output_names, own_nodes, qualified
+from tablestore.sql.parser.qualify import conjuncts, kept_groups, output_names, own_nodes, qualified
 from tablestore.sql.parser.window_types import END, START, WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
@@ -42,11 +42,6 @@ KEPT: Final = "_kept"
 
 def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
     """Plan a SELECT whose inputs are all append-only.
-
-    Args:
-        spark: the Spark session.
-        tree: the SELECT, whose FROM names frames.
-        parts: the inputs of the SELECT.
 
     Raises:
         RefusedError: it is not supported as a continuous query.
@@ -88,7 +83,7 @@ def prepared(select: exp.Select) -> tuple[exp.Select, tuple[str, ...]]:
         The query, and the names of its outputs.
     """
     made = select.copy()
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in made.expressions]
+    outputs = [each.unalias() for each in made.expressions]
     names = tuple(f"_output_{number}" for number in range(len(outputs)))
     named = [exp.alias_(each.copy(), name, quoted=True) for each, name in zip(outputs, names, strict=True)]
     having = made.args.get("having")
@@ -180,7 +175,7 @@ def _ended_windows(tree: exp.Select, parts: Parts) -> tuple[int, ...] | None:
 
 def _positions(said: exp.Select, alias: str, names: Sequence[str]) -> tuple[int, ...] | None:
     """Return the positions of columns of an input among the outputs of a SELECT; None if one is missing."""
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in said.expressions]
+    outputs = [each.unalias() for each in said.expressions]
     own = [each.name if isinstance(each, exp.Column) and each.table == alias else None for each in outputs]
     return tuple(own.index(name) for name in names) if set(names) <= set(own) else None
 
@@ -258,7 +253,7 @@ def _without_null_keys(tree: exp.Select, parts: Parts) -> exp.Select:
     for number in numbers:
         join = made.args["joins"][number]
         on = join.args["on"]
-        equal = [each.unnest() for each in (on.flatten() if isinstance(on, exp.And) else [on])]
+        equal = [each.unnest() for each in conjuncts(on)]
         checks = [_apart(each.this, each.expression) for each in equal if isinstance(each, exp.EQ)]
         join.set("on", exp.and_(on, *checks))
     return made

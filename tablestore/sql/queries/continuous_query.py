@@ -33,6 +33,7 @@ from tablestore.sql.catalog.table_references import (
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.qualify import named_table
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
 from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
@@ -339,9 +340,7 @@ class _Planner:
             # A query in FROM needs no alias; its columns are qualified all the same.
             alias = node.alias or node.name or f"_query_{number}"
             key = f"{alias}@{number}"
-            place = exp.to_table("x")
-            place.set("this", exp.to_identifier(key, quoted=True))
-            place.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+            place = named_table(key, alias)
             place.this.meta.update(_place_of(node))
             node.replace(place)
             found.append(QueryInput(alias, key, made, place, windows_of(node)))

@@ -88,7 +88,7 @@ def outputs_over(select: exp.Select, said: Callable[[exp.Expr], exp.Expr]) -> li
     outputs: list[exp.Expr] = []
     for number, each in enumerate(select.expressions):
         name = each.alias_or_name or f"EXPR${number}"
-        inner = each.this if isinstance(each, exp.Alias) else each
+        inner = each.unalias()
         outputs.append(exp.alias_(said(inner.copy()), name, quoted=True))
     return outputs
 

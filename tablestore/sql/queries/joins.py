@@ -19,9 +19,9 @@ from sqlglot import exp
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.sql.parser.qualify import output_names
+from tablestore.sql.parser.qualify import conjuncts, output_names
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Groups, Relation, of_groups, settled, signed, tidied
+from tablestore.sql.queries.relation import SIGN, Groups, Relation, of_groups, settled, signed, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
 JOINED: Final = "_joined"
@@ -47,10 +47,6 @@ class JoinedRows:
 def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
     """Join the inputs of a SELECT into a single input.
 
-    Args:
-        select: the qualified SELECT.
-        parts: its inputs, two or more.
-
     Returns:
         The SELECT over the join, and the join as its input.
 
@@ -75,10 +71,6 @@ def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
     return over_join(select, found, conditions)
 
 
-def _bare(output: exp.Expr) -> exp.Expr:
-    return output.this.copy() if isinstance(output, exp.Alias) else output.copy()
-
-
 def over_join(select: exp.Select, found: JoinedRows, conditions: Sequence[exp.Expr]) -> tuple[exp.Select, QueryInput]:
     """Return a SELECT over joined rows in place of its tables, and the joined rows as its input.
 
@@ -88,9 +80,9 @@ def over_join(select: exp.Select, found: JoinedRows, conditions: Sequence[exp.Ex
         conditions: conditions of ON that are still to be applied.
     """
     select = select.copy()
-    select.set("expressions", [exp.alias_(_bare(each), name, quoted=True) for each, name in zip(select.expressions, output_names(select), strict=True)])  # fmt: skip  # noqa: E501
-    place = exp.to_table(JOINED)
-    place.set("this", exp.to_identifier(JOINED, quoted=True))
+    outputs = zip(select.expressions, output_names(select), strict=True)
+    select.set("expressions", [exp.alias_(each.unalias().copy(), name, quoted=True) for each, name in outputs])
+    place = exp.Table(this=exp.to_identifier(JOINED, quoted=True))
     select.set("joins", None)
     select.set("from_", exp.From(this=place))
     for condition in conditions:
@@ -154,7 +146,7 @@ def equalities(
     """
     equal: list[tuple[str, str]] = []
     others: list[exp.Expr] = []
-    for each in condition.flatten() if isinstance(condition, exp.And) else [condition] if condition else []:
+    for each in conjuncts(condition):
         inner = each.unnest()
         found = [_name(inner.this), _name(inner.expression)] if isinstance(inner, exp.EQ) else []
         one = next((names[name] for name in found if name is not None and name in names), None)
@@ -224,7 +216,7 @@ def _by_columns(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]]
     outputs = [f"_{n}" for n in range(total + len(right.names))]
     one = signed(left.relation.changes().toDF(*outputs[:total], CHANGE_TYPE)).drop(CHANGE_TYPE)
     other = signed(right.changes().toDF(*outputs[total:], CHANGE_TYPE)).drop(CHANGE_TYPE)
-    one, other = one.withColumnRenamed("_sign", "_sign_0"), other.withColumnRenamed("_sign", "_sign_1")
+    one, other = one.withColumnRenamed(SIGN, "_sign_0"), other.withColumnRenamed(SIGN, "_sign_1")
     pairs = [(outputs[left.relation.names.index(a)], outputs[total + right.names.index(b)]) for a, b in equal]
     met = one.join(other, reduce(Column.__and__, [F.col(a) == F.col(b) for a, b in pairs]), "inner")
     added = F.col("_sign_0") * F.col("_sign_1") > 0

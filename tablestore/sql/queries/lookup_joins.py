@@ -29,7 +29,7 @@ from tablestore.sql.catalog.hints import LookupHint, lookup_hints, partitions_re
 from tablestore.sql.catalog.partition_choice import KeptPartitions
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import tables_in
-from tablestore.sql.parser.qualify import Source, kept_key, output_names, qualified
+from tablestore.sql.parser.qualify import Source, kept_key, named_table, output_names, qualified
 from tablestore.sql.parser.statements import CreateTable, CreateView
 from tablestore.sql.queries.append_query import is_grouped
 from tablestore.sql.queries.batch_query import batch_table, over
@@ -84,10 +84,7 @@ def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
             _check_view(scope, made, table)
         side_of(join)
         key = f"{table.name}@lookup{number}"
-        place = exp.to_table("x")
-        place.set("this", exp.to_identifier(key, quoted=True))
-        place.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias or table.name, quoted=True)))
-        table.replace(place)
+        table.replace(named_table(key, table.alias or table.name))
         found[key] = table
     _check_hints(select, found)
     return found
@@ -288,7 +285,7 @@ def _by_key(
     is_there = exp.and_(*present)
     outputs: list[exp.Expr] = []
     for number, (each, name) in enumerate(zip(said.expressions, output_names(said), strict=True)):
-        value = each.this if isinstance(each, exp.Alias) else each
+        value = each.unalias()
         # Of a row that is not in the result, such as a deleted one, nothing but the key is computed.
         kept = value.copy() if number in key else exp.Case().when(is_there.copy(), value.copy())
         outputs.append(exp.alias_(kept, name, quoted=True))

@@ -22,7 +22,8 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import changelog
 
-_SIGN, _NET, _COPY, _LEAST, _MOST = "_sign", "_net", "_copy", "_least", "_most"
+SIGN: Final = "_sign"
+_NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
 APPEND: Final = "append"
 UPDATE: Final = "update"
 
@@ -201,7 +202,7 @@ def distinct(relation: Relation) -> Relation:
         )
     outputs = tuple(f"_output_{number}" for number in range(len(relation.names)))
     rows = signed(_named(relation.changes(), outputs))
-    counted = rows.groupBy(*outputs).agg(F.sum(_SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ))
+    counted = rows.groupBy(*outputs).agg(F.sum(SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ))
     frame = counted.withColumn(_COPY, F.col(_NET) > 0)
     return of_groups(Groups(frame, relation.names, outputs, outputs, _COPY), range(len(outputs)))
 
@@ -230,7 +231,7 @@ def union(first: Relation, second: Relation) -> Relation:
 def signed(changes: DataFrame) -> DataFrame:
     """Return changes with their sign: 1 for a row that is added, -1 for one that is retracted."""
     added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-    return changes.withColumn(_SIGN, F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint"))
+    return changes.withColumn(SIGN, F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint"))
 
 
 def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -243,25 +244,25 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)) if key else Window.partitionBy(F.lit(1))
     both = F.col(_LEAST) < F.col(_MOST)
     kind = (
-        F.when((F.col(_SIGN) > 0) & both, RowKind.UPDATE_AFTER.change_type)
-        .when(F.col(_SIGN) > 0, RowKind.INSERT.change_type)
+        F.when((F.col(SIGN) > 0) & both, RowKind.UPDATE_AFTER.change_type)
+        .when(F.col(SIGN) > 0, RowKind.INSERT.change_type)
         .when(both, RowKind.UPDATE_BEFORE.change_type)
         .otherwise(RowKind.DELETE.change_type)
     )
-    ranked = signed(changes).withColumn(_LEAST, F.min(_SIGN).over(rows)).withColumn(_MOST, F.max(_SIGN).over(rows))
-    return _retracted_first(ranked, rows).withColumn(CHANGE_TYPE, kind).drop(_SIGN, _LEAST, _MOST)
+    ranked = signed(changes).withColumn(_LEAST, F.min(SIGN).over(rows)).withColumn(_MOST, F.max(SIGN).over(rows))
+    return _retracted_first(ranked, rows).withColumn(CHANGE_TYPE, kind).drop(SIGN, _LEAST, _MOST)
 
 
 def retracted_first(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return changes with the retracted rows of each key before those that are added."""
     rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key))
-    return _retracted_first(signed(changes), rows).drop(_SIGN)
+    return _retracted_first(signed(changes), rows).drop(SIGN)
 
 
 def _retracted_first(changes: DataFrame, rows: WindowSpec) -> DataFrame:
     # A reader that applies the rows in order then replaces a key instead of removing it. The filter, which all rows
     # pass, uses the number, without which Spark leaves the window out, and with it the order.
-    numbered = changes.withColumn(_COPY, F.row_number().over(rows.orderBy(_SIGN)))
+    numbered = changes.withColumn(_COPY, F.row_number().over(rows.orderBy(SIGN)))
     return numbered.where(F.col(_COPY) > 0).drop(_COPY)
 
 
@@ -269,10 +270,10 @@ def settled(changes: DataFrame) -> DataFrame:
     """Return the net changes of a micro-batch: a row that is both added and retracted cancels out."""
     columns = [F.col(backquoted(name)) for name in changes.columns if name != CHANGE_TYPE]
     same = Window.partitionBy(*columns)
-    net = signed(changes).withColumn(_NET, F.sum(_SIGN).over(same))
-    net = net.withColumn(_COPY, F.row_number().over(Window.partitionBy(*columns, F.col(_SIGN)).orderBy(F.lit(1))))
-    left = net.where((F.col(_SIGN) * F.col(_NET) > 0) & (F.col(_COPY) <= F.abs(F.col(_NET))))
-    return left.drop(_SIGN, _NET, _COPY)
+    net = signed(changes).withColumn(_NET, F.sum(SIGN).over(same))
+    net = net.withColumn(_COPY, F.row_number().over(Window.partitionBy(*columns, F.col(SIGN)).orderBy(F.lit(1))))
+    left = net.where((F.col(SIGN) * F.col(_NET) > 0) & (F.col(_COPY) <= F.abs(F.col(_NET))))
+    return left.drop(SIGN, _NET, _COPY)
 
 
 def last_of(changes: DataFrame, key: Sequence[str], order: Column) -> DataFrame:
@@ -290,11 +291,11 @@ def first_and_last_of(changes: DataFrame, key: Sequence[str], order: Column) -> 
         order: order of the changes of a key; an update's two rows may have the same value.
     """
     columns = [F.col(backquoted(name)) for name in key]
-    ahead = Window.partitionBy(*columns).orderBy(order, F.col(_SIGN))
-    back = Window.partitionBy(*columns).orderBy(order.desc(), F.col(_SIGN).desc())
+    ahead = Window.partitionBy(*columns).orderBy(order, F.col(SIGN))
+    back = Window.partitionBy(*columns).orderBy(order.desc(), F.col(SIGN).desc())
     ranked = signed(changes).withColumn(_LEAST, F.row_number().over(ahead)).withColumn(_MOST, F.row_number().over(back))
-    ends = [(F.col(_LEAST) == 1) & (F.col(_SIGN) < 0), (F.col(_MOST) == 1) & (F.col(_SIGN) > 0)]
-    return tidied(ranked.where(reduce(Column.__or__, ends)).drop(_LEAST, _MOST, _SIGN), key)
+    ends = [(F.col(_LEAST) == 1) & (F.col(SIGN) < 0), (F.col(_MOST) == 1) & (F.col(SIGN) > 0)]
+    return tidied(ranked.where(reduce(Column.__or__, ends)).drop(_LEAST, _MOST, SIGN), key)
 
 
 def _named(frame: DataFrame, names: Sequence[str]) -> DataFrame:

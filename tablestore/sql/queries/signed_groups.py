@@ -21,11 +21,12 @@ from tablestore.sql.operators.extremes import Extreme, with_extremes
 from tablestore.sql.operators.held_types import is_ordered
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.queries.relation import SIGN, signed
 from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
 
 LIVE = "_live"
 """Name of the boolean column that is true if a group has rows."""
-_TAG, _SIGN, _ROWS, _EACH = "_tag", "_sign", "_rows", "_each"
+_TAG, _ROWS, _EACH = "_tag", "_rows", "_each"
 _DECIMAL_MAX = 38
 
 
@@ -47,26 +48,26 @@ def grouped(rows: DataFrame, parts: RetractableQuery, place: Callable[[], StateP
     kinds = {field.name: field.dataType for field in rows.schema}
     for each in parts.aggregates.values():
         _check(each, kinds)
-    signed = rows.withColumn(_SIGN, _sign()).drop(CHANGE_TYPE)
+    rows = signed(rows).drop(CHANGE_TYPE)
     extremes = {name: each for name, each in parts.aggregates.items() if each.sum.is_extreme}
     summed = {name: each for name, each in parts.aggregates.items() if name not in extremes}
     plain = {_weights(name): each for name, each in summed.items() if not each.distinct}
     weights = _weighed(plain, kinds)
-    weights[_ROWS] = F.col(_SIGN)
+    weights[_ROWS] = F.col(SIGN)
     distinct = list(dict.fromkeys(each.arguments for each in summed.values() if each.distinct))
     if distinct:
         # The other rows have no values after this step, so MIN and MAX are those of the distinct values.
         distinct = list(dict.fromkeys([*distinct, *(each.arguments for each in extremes.values())]))
-        signed, weights = _counted(signed, parts.keys, weights, distinct)
+        rows, weights = _counted(rows, parts.keys, weights, distinct)
     if extremes:
-        signed = _with_extremes(signed, parts.keys, extremes, distinct, place())
+        rows = _with_extremes(rows, parts.keys, extremes, distinct, place())
     for name, each in summed.items():
         if each.distinct:
             tag = F.col(_TAG) == distinct.index(each.arguments) + 1
             weights |= {part: F.when(tag, weight) for part, weight in _weighed({_weights(name): each}, kinds).items()}
     sums = [F.sum(weight).alias(name) for name, weight in weights.items()]
     newest = [F.max_by(F.struct(name), F.col(f"{name}_at")).alias(_weights(name).value) for name in extremes]
-    groups = signed.groupBy(*parts.keys).agg(*sums, *newest, F.count(F.lit(1)).alias(SEQ))
+    groups = rows.groupBy(*parts.keys).agg(*sums, *newest, F.count(F.lit(1)).alias(SEQ))
     # Without GROUP BY there is always one group, even if it has no rows.
     live = F.coalesce(F.col(_ROWS), F.lit(0)) > 0 if parts.keys else F.lit(True)
     results = [_result(name, each, kinds).alias(name) for name, each in parts.aggregates.items()]
@@ -85,13 +86,8 @@ def _weights(name: str) -> _Weights:
     return _Weights(f"{name}_value", f"{name}_count")
 
 
-def _sign() -> Column:
-    added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-    return F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint")
-
-
 def _with_extremes(
-    signed: DataFrame,
+    rows: DataFrame,
     keys: tuple[str, ...],
     extremes: dict[str, Aggregate],
     distinct: list[tuple[str, ...]],
@@ -103,9 +99,9 @@ def _with_extremes(
         value = F.col(each.arguments[0])
         if distinct:
             value = F.when(F.col(_TAG) == distinct.index(each.arguments) + 1, value)
-        signed = signed.withColumn(f"{name}_of", value)
+        rows = rows.withColumn(f"{name}_of", value)
         found.append(Extreme(name, f"{name}_of", is_max=each.sum is Sum.MAX))
-    return with_extremes(signed, _SIGN, keys, found, place)
+    return with_extremes(rows, SIGN, keys, found, place)
 
 
 def _check(each: Aggregate, kinds: dict[str, DataType]) -> None:
@@ -130,11 +126,11 @@ def _weighed(aggregates: dict[_Weights, Aggregate], kinds: dict[str, DataType]) 
     found: dict[str, Column] = {}
     for names, each in aggregates.items():
         there = reduce(Column.__and__, [F.col(name).isNotNull() for name in each.arguments], F.lit(True))
-        found[names.count] = F.when(there, F.col(_SIGN))
+        found[names.count] = F.when(there, F.col(SIGN))
         if each.sum is not Sum.COUNT:
             value = F.col(each.arguments[0])
             value = value if isinstance(kinds[each.arguments[0]], DecimalType) else value.cast("bigint")
-            found[names.value] = F.when(F.col(_SIGN) > 0, value).otherwise(-value)
+            found[names.value] = F.when(F.col(SIGN) > 0, value).otherwise(-value)
     return found
 
 
@@ -161,7 +157,7 @@ def _result(name: str, each: Aggregate, kinds: dict[str, DataType]) -> Column:
 
 
 def _counted(
-    signed: DataFrame, keys: tuple[str, ...], weights: dict[str, Column], distinct: list[tuple[str, ...]]
+    rows: DataFrame, keys: tuple[str, ...], weights: dict[str, Column], distinct: list[tuple[str, ...]]
 ) -> tuple[DataFrame, dict[str, Column]]:
     """Count each distinct value within its group, and return signed rows for its appearance and disappearance.
 
@@ -172,26 +168,26 @@ def _counted(
     Returns:
         Signed rows with keys, tag, distinct arguments and weights; and the new expression of each weight, by name.
     """
-    kinds = {field.name: field.dataType for field in signed.select(*(w.alias(n) for n, w in weights.items())).schema}
+    kinds = {field.name: field.dataType for field in rows.select(*(w.alias(n) for n, w in weights.items())).schema}
     values = list(dict.fromkeys(name for names in distinct for name in names))
 
     def row(tag: int, names: tuple[str, ...]) -> Column:
-        fields = [F.lit(tag).alias(_TAG), F.col(_SIGN).alias(_SIGN)]
-        fields += [(F.col(v) if v in names else F.lit(None).cast(signed.schema[v].dataType)).alias(v) for v in values]
+        fields = [F.lit(tag).alias(_TAG), F.col(SIGN).alias(SIGN)]
+        fields += [(F.col(v) if v in names else F.lit(None).cast(rows.schema[v].dataType)).alias(v) for v in values]
         fields += [(w if tag == 0 else F.lit(None).cast(kinds[n])).alias(n) for n, w in weights.items()]
         there = reduce(Column.__and__, [F.col(name).isNotNull() for name in names], F.lit(True))
         return F.when(there, F.struct(*fields))
 
     several = F.array(row(0, ()), *(row(number + 1, names) for number, names in enumerate(distinct)))
-    each = signed.select(*keys, F.explode(several).alias(_EACH)).where(F.col(_EACH).isNotNull())
-    each = each.select(*keys, *(F.col(f"{_EACH}.{name}").alias(name) for name in (_TAG, _SIGN, *values, *weights)))
+    each = rows.select(*keys, F.explode(several).alias(_EACH)).where(F.col(_EACH).isNotNull())
+    each = each.select(*keys, *(F.col(f"{_EACH}.{name}").alias(name) for name in (_TAG, SIGN, *values, *weights)))
     key = [*keys, _TAG, *values]
     sums = each.groupBy(*key).agg(
-        *(F.sum(name).alias(name) for name in weights), F.sum(_SIGN).alias(_SIGN), F.count(F.lit(1)).alias(SEQ)
+        *(F.sum(name).alias(name) for name in weights), F.sum(SIGN).alias(SIGN), F.count(F.lit(1)).alias(SEQ)
     )
-    there = (F.col(_TAG) == 0) | (F.col(_SIGN) > 0)
+    there = (F.col(_TAG) == 0) | (F.col(SIGN) > 0)
     kind = F.when(there, RowKind.INSERT.change_type).otherwise(RowKind.DELETE.change_type)
     records = sums.withColumn(CHANGE_TYPE, kind)
     schema = StructType([field for field in records.schema if field.name in {*key, *weights}])
-    changes = changelog(records, schema, key).withColumn(_SIGN, _sign()).drop(CHANGE_TYPE)
-    return changes, {name: F.when(F.col(_SIGN) > 0, F.col(name)).otherwise(-F.col(name)) for name in weights}
+    changes = signed(changelog(records, schema, key)).drop(CHANGE_TYPE)
+    return changes, {name: F.when(F.col(SIGN) > 0, F.col(name)).otherwise(-F.col(name)) for name in weights}

@@ -30,7 +30,7 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import is_proctime
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.version_join import DELETED, TIME, version_join
-from tablestore.sql.parser.qualify import Source, qualified
+from tablestore.sql.parser.qualify import Source, named_table, qualified
 from tablestore.sql.parser.statements import CreateTable, MetadataColumn, Query
 from tablestore.sql.queries.joins import JOINED, JoinedRows, equalities, over_join
 from tablestore.sql.queries.lookup_joins import lookups_in, side_of
@@ -110,10 +110,7 @@ def take_versions(scope: Scope, select: exp.Select, query: Query) -> dict[str, V
             refuse(moment, "joins FOR SYSTEM_TIME AS OF by event time and by PROCTIME() in one SELECT", why)
         key = f"{table.name}@version{number}"
         found[key] = Versioned(table.copy(), made, side_of(join) == "LEFT", timed)
-        place = exp.to_table("x")
-        place.set("this", exp.to_identifier(key, quoted=True))
-        place.set("alias", exp.TableAlias(this=exp.to_identifier(found[key].alias, quoted=True)))
-        table.replace(place)
+        table.replace(named_table(key, found[key].alias))
     return found
 
 

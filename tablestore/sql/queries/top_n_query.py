@@ -21,7 +21,7 @@ from tablestore.sql.operators.group_places import RANK, Order, Places
 from tablestore.sql.operators.held_types import is_held, is_ordered
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.top_n import top_n
-from tablestore.sql.parser.qualify import output_names, own_nodes, qualified
+from tablestore.sql.parser.qualify import conjuncts, output_names, own_nodes, qualified
 from tablestore.sql.queries.query_inputs import Parts
 from tablestore.sql.queries.relation import Ranking, Relation, of_changes, of_rows, tidied
 from tablestore.sql.queries.unsupported import BATCH, TOP_N, check_from_the_start, check_not_final, refuse
@@ -112,7 +112,7 @@ def ranking(select: exp.Select, parts: Parts, plan: _Plan, place: Callable[[], S
     if not any(isinstance(node, exp.Window) for node in own_nodes(select)):
         return None
     said = qualified(select, parts.sources())
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in said.expressions]
+    outputs = [each.unalias() for each in said.expressions]
     found = [number for number, each in enumerate(outputs) if isinstance(each, exp.Window)]
     windows = [node for node in own_nodes(said) if isinstance(node, exp.Window)]
     if len(found) != 1 or len(windows) != 1 or said.args.get("distinct") or not _is_row_number(windows[0]):
@@ -157,12 +157,9 @@ def with_places(select: exp.Select, parts: Parts) -> tuple[exp.Select, Parts]:
 
 def _with_places_of(said: exp.Select, alias: str, name: str, found: Ranking) -> tuple[exp.Select, Relation]:
     where = said.args.get("where")
-    conditions = (
-        [] if where is None else list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
-    )
     first, last = 1, None
     kept: list[exp.Expr] = []
-    for each in conditions:
+    for each in conjuncts(where and where.this):
         bounds = _bounds(each.unnest(), alias, name)
         if bounds is None:
             kept.append(each)
@@ -172,7 +169,7 @@ def _with_places_of(said: exp.Select, alias: str, name: str, found: Ranking) -> 
     if last is None:
         found.unlimited()
     if last < first:
-        refuse(where, "a filter that no place of ROW_NUMBER() meets", "places are numbered from 1")
+        refuse(where, "a filter of ROW_NUMBER() that no row meets", "rows are numbered from 1; change it")
     said = said.copy()
     said.set("where", None)
     for each in kept:
@@ -230,7 +227,7 @@ def _split(base: exp.Select, groups: tuple[exp.Expr, ...], order: exp.Order, *, 
         is_outer: whether ORDER BY is the query's own, which may name outputs by their alias or number.
     """
     names = output_names(base)
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in base.expressions]
+    outputs = [each.unalias() for each in base.expressions]
     expressions = list(base.expressions)
     lower = [each.lower() for each in names]
 

@@ -77,7 +77,7 @@ def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
         key = kept_key(said, {part.alias.lower(): tuple(source.names[position] for position in source.key)})
     rows = said.copy()
     rows.set("distinct", None)
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in rows.expressions]
+    outputs = [each.unalias() for each in rows.expressions]
     own = [f"_output_{number}" for number in range(len(outputs))]
     rows.set("expressions", [exp.alias_(each.copy(), name) for each, name in zip(outputs, own, strict=True)])
     # The order of changes is only defined per key, so carry it on only if the output still has the key.
