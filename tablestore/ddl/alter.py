@@ -12,7 +12,7 @@ from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.schema.evolution import Change, evolved
 from snapshot.schema.spark_types import check_blob_fields, check_schema, visible, with_physical_names
-from snapshot.schema.spec import BLOB_FIELD, BUCKET_KEY, IGNORE_PREIMAGES, ROWKIND_FIELD, TableSpec
+from snapshot.schema.spec import BLOB_FIELD, BUCKET_KEY, IGNORE_DELETE, IGNORE_PREIMAGES, ROWKIND_FIELD, TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, find_commit
 from tablestore.context import TableContext
@@ -33,7 +33,7 @@ CHANGEABLE: Final = (
     "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
     "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
     "partition.expire-auto", "partition.expiration-", "consumer.expiration-time", "dynamic-partition-overwrite",
-    BLOB_FIELD, IGNORE_PREIMAGES,
+    BLOB_FIELD, IGNORE_DELETE, IGNORE_PREIMAGES,
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
@@ -179,6 +179,13 @@ def _properties(
         client = parsed.log.kafka.client
         new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
         check_stored(new, table.allowed, client["bootstrap.servers"])
+    if parsed.merge.sequence_field and parsed.merge.ignore_delete is not table.options.merge.ignore_delete:
+        msg = (
+            f"table {table.path!r}: option {IGNORE_DELETE!r} cannot change after create with {SEQUENCE_FIELD.name!r}: "
+            "rows that are later than a delete are known by it, and only those of one setting would be. Create a new "
+            "table with it, and write this table's rows into it."
+        )
+        raise InvalidInputError(msg)
     merge_rule(parsed.merge, spec.arrow, spec.primary_key, spec.partition_by)
     check_blob_fields(spec.schema, parsed.blob_fields or ())
     return parsed.to_properties()

@@ -21,7 +21,7 @@ from tablestore.local.point_lookup import get_row
 from tablestore.local.rows import reader
 from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
-from tablestore.options.read_options import parse_read_options, timestamp_millis
+from tablestore.options.read_options import ScanMode, parse_read_options, timestamp_millis
 from tablestore.options.value_types import names_of
 from tablestore.read.time_travel import Point, Time, between, chosen_snapshot
 from tablestore.streaming.change_feed import Feed
@@ -321,6 +321,12 @@ class LocalTableReader(OpenTable):
         if all(value is None for value in given.values()):
             given["scan-mode"] = "latest"
         options = parse_read_options({"path": self.path} | {k: str(v) for k, v in given.items() if v is not None})
+        if options.scan_mode is ScanMode.FROM_SNAPSHOT_FULL:
+            msg = (
+                f"tail: scan_mode='{options.scan_mode}' is for streams of Spark. Take the rows by read(snapshot=n), "
+                "and follow with scan_mode='from-snapshot', snapshot=n+1."
+            )
+            raise InvalidInputError(msg)
         feed = Feed(self._now(), tasks=self._threads)
         after = feed.begin(
             options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag

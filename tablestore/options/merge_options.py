@@ -10,7 +10,7 @@ from typing import Any, Final
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
 from snapshot.schema.defaults import DEFAULT_VALUE, FIELDS
-from snapshot.schema.spec import IGNORE_PREIMAGES, KEEPS_LAST, MERGE_ENGINE, ROWKIND_FIELD
+from snapshot.schema.spec import IGNORE_DELETE, IGNORE_PREIMAGES, KEEPS_LAST, MERGE_ENGINE, ROWKIND_FIELD
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
 
@@ -137,7 +137,7 @@ class MergeOptions(Group):
         "With `sequence.field`: minimum time for which a delete is remembered; -1 for unlimited. A row with a smaller "
         "sequence that arrives later than this is treated as new.",
     )
-    ignore_delete: bool = option("ignore-delete", BOOLEAN, "false", "Ignore deletes and preimages in writes.")
+    ignore_delete: bool = option(IGNORE_DELETE, BOOLEAN, "false", "Ignore deletes and preimages in writes.")
     ignore_preimages: bool = option(IGNORE_PREIMAGES, BOOLEAN, "false", "Ignore preimages in writes.")
     partial_remove: bool = option(
         PARTIAL_REMOVE,

@@ -29,6 +29,7 @@ class ScanMode(StrEnum):
     LATEST = "latest"
     EARLIEST = "earliest"
     FROM_SNAPSHOT = "from-snapshot"
+    FROM_SNAPSHOT_FULL = "from-snapshot-full"
     FROM_TIMESTAMP = "from-timestamp"
     FROM_TAG = "from-tag"
 
@@ -60,7 +61,8 @@ class ReadOptions(Group):
     snapshot: int | None = optional(
         "snapshot",
         integer(0),
-        "The snapshot of a batch read (also `versionAsOf`), or the first one of a stream (`from-snapshot`).",
+        "The snapshot of a batch read (also `versionAsOf`), or the first one of a stream (`from-snapshot` or "
+        "`from-snapshot-full`).",
     )
     timestamp_ms: int | None = optional(
         "timestamp", _TIME, "The same by time (also `timestampAsOf`), in milliseconds since the epoch."
@@ -208,17 +210,19 @@ def _scan_mode(options: ReadOptions, *, is_given: bool) -> ScanMode:
     """
     needs: dict[ScanMode, tuple[str, object]] = {
         ScanMode.FROM_SNAPSHOT: ("snapshot", options.snapshot),
+        ScanMode.FROM_SNAPSHOT_FULL: ("snapshot", options.snapshot),
         ScanMode.FROM_TIMESTAMP: ("timestamp", options.timestamp_ms),
         ScanMode.FROM_TAG: ("tag", options.tag),
     }
     mode = options.scan_mode
     if not is_given:
         return next((kind for kind, (_, value) in needs.items() if value is not None), mode)
+    own = needs.get(mode, ("", None))[0]
     for kind, (name, value) in needs.items():
         if mode is kind and value is None:
             msg = f"option 'scan-mode'='{mode}' needs option {name!r}, the position to start from."
             raise InvalidInputError(msg)
-        if mode is not kind and value is not None:
+        if name != own and value is not None:
             msg = f"option {name!r} needs 'scan-mode'='{kind}', got '{mode}'. Remove one of them."
             raise InvalidInputError(msg)
     return mode

@@ -105,6 +105,11 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Names of Paimon's options, and of those of other kinds of table."""
 _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
+    ("table-read.",): "leave it out: rows have no sequence numbers; sequence.field orders the rows of a key",
+    ("sink.writer", "sink.committer", "sink.managed", "sink.use-managed"): (
+        "leave it out: Spark's tasks write, as many as the rows have partitions"
+    ),
+    ("sink.clustering.",): "leave it out: rows are not ordered by columns outside the key",
     ("sink.",): "this is an option of a connector's table; writes to this store are always exactly-once",
     ("lookup.",): _LOOKUPS,
     ("file-index.", "global-index.", "vector-", "full-text-index.", "scalar-index.", "pk-"): _NO_INDEX,

@@ -59,7 +59,7 @@ class Feed:
 
         Args:
             mode: where to start.
-            snapshot: for ``from-snapshot``.
+            snapshot: for ``from-snapshot`` and ``from-snapshot-full``.
             timestamp_ms: for ``from-timestamp``, in milliseconds since the epoch.
             tag: for ``from-tag``.
 
@@ -76,15 +76,16 @@ class Feed:
         oldest = files.log.oldest_entry(files.oldest())
         if mode is ScanMode.EARLIEST:
             return max(oldest - 1, 0)
-        if mode is ScanMode.FROM_SNAPSHOT:
-            wanted = snapshot or 0
-            if not oldest <= wanted <= newest + 1:
+        if mode in (ScanMode.FROM_SNAPSHOT, ScanMode.FROM_SNAPSHOT_FULL):
+            wanted, with_rows = snapshot or 0, mode is ScanMode.FROM_SNAPSHOT_FULL
+            last = newest if with_rows else newest + 1
+            if not oldest <= wanted <= last:
                 msg = (
                     f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
-                    f"{oldest} to {newest + 1} (the next)."
+                    f"{oldest} to {last}{'' if with_rows else ' (the next)'}."
                 )
                 raise NotFoundError(msg)
-            return max(wanted - 1, 0)
+            return BEFORE_FULL if with_rows else max(wanted - 1, 0)
         if mode is ScanMode.FROM_TAG:
             tagged = files.tags.get(tag or "").snapshot.id
             if tagged + 1 < oldest:

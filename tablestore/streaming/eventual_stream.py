@@ -58,6 +58,8 @@ def check_uncommitted(options: ReadOptions) -> None:
         "until-timestamp": (options.until_ms, "Leave it out"),
         "consumer": (options.consumer, "Leave it out"),
     }
+    if options.scan_mode is ScanMode.FROM_SNAPSHOT_FULL:
+        given["scan-mode"] = (options.scan_mode, "Use 'full', or 'from-snapshot'")
     for name, (value, instead) in given.items():
         if value is not None:
             msg = (

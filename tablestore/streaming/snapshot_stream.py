@@ -30,7 +30,7 @@ from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from tablestore.context import TableContext
-from tablestore.options.read_options import ReadOptions
+from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.splits import as_feed
 from tablestore.spark.error_messages import shows_messages
@@ -137,6 +137,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Without its topic, nothing is published and nothing would ever become visible.
         self._table.check_log(self._watch)
         through = self._newest() if self._target is None else self._target
+        if after == BEFORE_FULL and self._options.scan_mode is ScanMode.FROM_SNAPSHOT_FULL:
+            through = self._options.snapshot or 0
         self._feed.check(reached, self._options.consumer)
         if self._progress is not None:
             # The query has read and committed everything up to its start offset.

@@ -148,9 +148,10 @@ class ReadableTable(OpenTable):
 
         Args:
             scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
-                ``earliest``, ``from-snapshot`` (that snapshot's changes first), ``from-timestamp`` or ``from-tag`` (the
-                changes after the tag's snapshot).
-            snapshot: For ``from-snapshot``.
+                ``earliest``, ``from-snapshot`` (that snapshot's changes first), ``from-snapshot-full`` (that snapshot's
+                rows as inserts, then every change after it; not with ``log.consistency=eventual``), ``from-timestamp``
+                or ``from-tag`` (the changes after the tag's snapshot).
+            snapshot: For ``from-snapshot`` and ``from-snapshot-full``.
             timestamp: For ``from-timestamp``.
             tag: For ``from-tag``.
             until: The last snapshot to stream: an id, which may be in the future, a tag or a time. A query with

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError, NotFoundError
@@ -94,6 +95,8 @@ def test_a_query_of_an_eventual_log_begins_with_the_rows(catalog: Catalog, wire:
     catalog.sql(f"CREATE TABLE e (k INT PRIMARY KEY NOT ENFORCED) WITH ({log}, 'log.consistency' = 'eventual')")
     with pytest.raises(InvalidInputError, match=r"the rows that later changes replace .* after e\$audit_log"):
         catalog.sql("SELECT * FROM e /*+ OPTIONS('scan-mode' = 'latest') */")
+    with pytest.raises(InvalidInputError, match=r"option 'scan-mode': .* does not keep snapshots apart. Use 'full'"):
+        catalog.sql("SELECT * FROM e /*+ OPTIONS('scan.mode' = 'from-snapshot-full', 'scan.snapshot-id' = '0') */")
     catalog.sql("DROP TABLE e")
 
 
@@ -102,6 +105,8 @@ def test_a_query_of_an_eventual_log_begins_with_the_rows(catalog: Catalog, wire:
     [
         ("'scan.snapshot-id' = '{first}'", [1], [1, 2, 3]),
         ("'scan.mode' = 'from-snapshot', 'scan.snapshot-id' = '{first}'", [1], [1, 2, 3]),
+        ("'scan.mode' = 'from-snapshot-full', 'scan.snapshot-id' = '{second}'", [1, 2], [1, 2, 3]),
+        ("'scan.snapshot-id' = '{second}'", [1, 2], [2, 3]),
         ("'scan.timestamp-millis' = '{second_ms}'", [1, 2], [2, 3]),
         ("'scan.mode' = 'default', 'scan.tag-name' = 'early'", [1], [2, 3]),
         ("'scan.mode' = 'latest-full', 'scan.parallelism' = '4'", [1, 2], [1, 2, 3]),
@@ -121,7 +126,8 @@ def test_hints_of_a_store_table_take_paimons_names(
     first = table.snapshots()[0]
     table.tags.create("early", snapshot=first.id)
     catalog.sql("INSERT INTO s VALUES (2)")
-    hint = f"s /*+ OPTIONS({options.format(first=first.id, second_ms=table.snapshots()[0].timestamp_ms)}) */"
+    second = table.snapshots()[0]
+    hint = f"s /*+ OPTIONS({options.format(first=first.id, second=second.id, second_ms=second.timestamp_ms)}) */"
     if batch is not None:
         assert rows(catalog, f"SELECT k FROM {hint}") == [(k,) for k in batch]
     came: list[int] = []
@@ -140,6 +146,19 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
     catalog.sql("SET 'tablestore.trigger' = 'available-now'")
     finish(catalog, "INSERT INTO t SELECT * FROM s /*+ OPTIONS('scan.mode' = 'latest-full') */")
     assert rows(catalog, "SELECT * FROM t") == [(1,)]
+
+
+def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catalog) -> None:
+    """As in Paimon, the rows of the snapshot are inserts, and the changes of later ones follow."""
+    catalog.sql("CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED); CREATE TABLE n (v INT, c BIGINT, PRIMARY KEY (v) NOT ENFORCED)")  # fmt: skip  # noqa: E501
+    catalog.sql("INSERT INTO s VALUES (1, 1), (2, 1), (3, 2); INSERT INTO s VALUES (1, 2); CALL sys.compact('s')")
+    ((second,),) = rows(catalog, "SELECT MAX(snapshot_id) FROM s$snapshots WHERE commit_kind = 'APPEND'")
+    catalog.sql("INSERT INTO s VALUES (2, 2); DELETE FROM s WHERE k = 3; SET 'tablestore.trigger' = 'available-now'")
+    counted = "SELECT v, COUNT(*) FROM s /*+ OPTIONS('scan.mode' = 'from-snapshot-full', 'scan.snapshot-id' = '{}') */"
+    finish(catalog, f"INSERT INTO n {counted.format(second)} GROUP BY v")
+    assert rows(catalog, "SELECT * FROM n") == [(2, 2)]
+    with pytest.raises(StreamingQueryException, match="can be streamed from snapshot 0 to"):
+        finish(catalog, f"INSERT INTO n {counted.format(99)} GROUP BY v")
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,11 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
             return StoreChanges(reset=tuple(filter(_is_stored, statement.keys)))
         case AlterRenameColumn():
             if isinstance(before[statement.column], PhysicalColumn):
-                return StoreChanges((RenameColumn(backquoted(statement.column), statement.to),))
+                return StoreChanges((RenameColumn(_step(statement.column), statement.to),))
             return StoreChanges()
         case AlterDrop():
             stored = [name for name in statement.columns if isinstance(before[name], PhysicalColumn)]
-            return StoreChanges(tuple(DropColumn(backquoted(name)) for name in stored))
+            return StoreChanges(tuple(DropColumn(_step(name)) for name in stored))
         case AlterAdd():
             pairs = zip(statement.columns, _places(statement), strict=True)
             return StoreChanges(tuple(_added(made, c, place) for c, place in pairs if isinstance(c, PhysicalColumn)))
@@ -203,11 +203,11 @@ def _added(made: CreateTable, column: PhysicalColumn, place: ColumnPosition | No
         )
         raise InvalidInputError(msg)
     first, after = _neighbour(made, place)
-    return AddColumn(backquoted(column.name), column.type.spark, first, after, column.comment)
+    return AddColumn(_step(column.name), column.type.spark, first, after, column.comment)
 
 
 def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPosition | None) -> list[Change]:
-    name = backquoted(column.name)
+    name = _step(column.name)
     if isinstance(before, PhysicalColumn) is not isinstance(column, PhysicalColumn):
         msg = f"table '{made.name}': column '{column.name}': cannot change between stored and computed."
         raise InvalidInputError(msg)
@@ -282,8 +282,13 @@ def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) 
         raise InvalidInputError(msg)
 
 
+def _step(name: str) -> str:
+    """Return a name as part of a path, in backquotes if it needs them."""
+    return backquoted(name) if {".", "`"} & set(name) else name
+
+
 def _dotted(path: tuple[str, ...]) -> str:
-    return ".".join(map(backquoted, path))
+    return ".".join(map(_step, path))
 
 
 def _neighbour(made: CreateTable, place: ColumnPosition | None) -> tuple[bool, str | None]:

@@ -75,6 +75,8 @@ _OF_CONNECTORS: Final = (
     "scan.",
     "sink.",
 )
+_OF_PAIMON: Final = ("sink.writer", "sink.committer", "sink.managed", "sink.use-managed", "sink.clustering.")
+"""Those of Paimon, which are none of the connectors."""
 
 
 def name_of(made: CreateTable) -> str:
@@ -317,7 +319,7 @@ def _check_store(made: CreateTable) -> None:
             )
             raise InvalidInputError(msg)
     for key, _ in made.options:
-        if key.startswith(_OF_CONNECTORS) and not is_reading(key):
+        if key.startswith(_OF_CONNECTORS) and not key.startswith(_OF_PAIMON) and not is_reading(key):
             msg = (
                 f"table '{made.name}': option '{key}' belongs to the connectors. Set 'connector' = 'kafka' or "
                 "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."

@@ -102,6 +102,7 @@ _BATCH_MODES: Final = {
 }  # fmt: skip
 """Values of ``scan-mode`` that say what a batch query reads, and the option that says which snapshot."""
 _FROM_THE_START: Final = ("scan-mode", "full")
+_WITH_ROWS: Final = ("scan-mode", "from-snapshot-full")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 _OF_HINT: Final = " of a hint"
 
@@ -448,7 +449,9 @@ def since(definition: Definition) -> str:
 
 def _late(definition: Definition) -> list[str]:
     """Return the options of a hint that may begin a stream with later changes than those of the first rows."""
-    return [key for key, value in definition.hints if key != "maxRowsPerTrigger" and (key, value) != _FROM_THE_START]
+    begins = (_FROM_THE_START, _WITH_ROWS)
+    harmless = {"maxRowsPerTrigger", "snapshot"} if _WITH_ROWS in definition.hints else {"maxRowsPerTrigger"}
+    return [key for key, value in definition.hints if key not in harmless and (key, value) not in begins]
 
 
 def adds_replaced(definition: Definition) -> bool:

@@ -63,6 +63,7 @@ _OF_FLINK: Final[Mapping[str, str]] = {
 _AS_HERE: Final[Mapping[str, str]] = {
     "table.exec.sink.upsert-materialize": "none",
     "execution.checkpointing.mode": "exactly_once",
+    "table.dml-sync": "true",
 }
 """Values of Flink's settings that say what is always so here: they are accepted, and change nothing."""
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")

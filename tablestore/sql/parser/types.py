@@ -60,7 +60,7 @@ UNSUPPORTED: Final = {
     "INTERVAL": "intervals cannot be columns; use BIGINT",
     "MULTISET": "Spark has none; use MAP<T, INT>",
     "RAW": "it belongs to Java classes; use BYTES",
-    "VARIANT": "it is not supported yet; use STRING",
+    "VARIANT": "use STRING, and functions such as JSON_VALUE",
     "NULL": "a column needs the type of its values",
 }
 """Flink types that are not supported, with the reason and what to use instead."""

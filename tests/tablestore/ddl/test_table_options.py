@@ -163,6 +163,8 @@ def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
         ("lookup.dynamic-partition", "in WITH, ALTER TABLE ... SET or a hint"),
         ("blob-descriptor-field", "store the bytes in a BYTES column"),
         ("blob.target-file-size", "leave it out"),
+        ("sink.committer-memory", "leave it out: Spark's tasks write"),
+        ("table-read.sequence-number.enabled", "sequence.field orders the rows of a key"),
         ("properties.linger.ms", "use kafka.linger.ms"),
     ],
 )

@@ -249,6 +249,8 @@ def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
         local.inspect("nothing")
     with pytest.raises(InvalidInputError, match="needs option 'snapshot'"):
         local.tail(scan_mode="from-snapshot")
+    with pytest.raises(InvalidInputError, match="is for streams of Spark"):
+        local.tail(scan_mode="from-snapshot-full", snapshot=0)
     files = written[0].files
     layout = files.layout(files.latest())
     paths = [files.storage.path(f.path) for f in layout.base] + [files.log.storage.path(f.path) for f in layout.changes]

@@ -194,8 +194,9 @@ def test_without_the_columns_of_the_change_feed_a_key_table_is_refused(source: S
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scan-mode": "newest"}, "expected 'full' or 'latest' or 'earliest' or 'from-snapshot' or 'from-timestamp'"),
+        ({"scan-mode": "newest"}, "expected 'full' or 'latest' or 'earliest' or 'from-snapshot' or"),
         ({"scan-mode": "from-snapshot"}, "needs option 'snapshot'"),
+        ({"scan-mode": "from-snapshot-full"}, "needs option 'snapshot'"),
         ({"scan-mode": "latest", "snapshot": "3"}, "needs 'scan-mode'='from-snapshot'"),
         ({"snapshot": "1", "timestamp": "2024-01-01"}, "exclude each other"),
         ({"maxRowsPerTrigger": "0"}, "expected a whole number of 1 or more, got '0'"),

@@ -100,6 +100,27 @@ def test_rows_before_updates_may_be_ignored_from_some_time_on(spark: SparkSessio
     assert sorted(map(tuple, table.read().collect())) == [(2, "b", "+U")]
 
 
+def test_deletes_may_be_ignored_from_some_time_on_and_back(spark: SparkSession, table: TableStore) -> None:
+    """A fact of Paimon's tests: deletes that came before stay, also when they are compacted after it."""
+    table.write(spark.createDataFrame(FIRST, COLUMNS))
+    table.write(spark.createDataFrame([(1, "a", "-D")], COLUMNS))
+    table.alter.set_options({"ignore-delete": True})
+    table.write(spark.createDataFrame([(2, "b", "-D"), (3, None, "-U")], COLUMNS))
+    table.compact()
+    assert sorted(row.k for row in table.read().collect()) == [2, 3]
+    table.alter.reset_options("ignore-delete")
+    table.write(spark.createDataFrame([(2, "b", "-D")], COLUMNS))
+    assert [row.k for row in table.read().collect()] == [3]
+
+
+def test_deletes_that_late_rows_are_known_by_are_ignored_always_or_never(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"sequence.field": "s", "ignore-delete": "true"}
+    ordered = TableStore.create(spark, tmp_path / "o", "k int, s int", primary_key="k", options=options)
+    with pytest.raises(InvalidInputError, match=r"'ignore-delete' cannot change after create with 'sequence\.field'"):
+        ordered.alter.reset_options("ignore-delete")
+    ordered.alter.set_options({"ignore-delete": True, "compaction.commits": 7})
+
+
 def test_a_change_type_comes_first_and_verbs_are_as_ever(spark: SparkSession, table: TableStore) -> None:
     table.write(spark.createDataFrame([*FIRST, (4, "d", "+I")], COLUMNS))
     table.write(spark.createDataFrame([(1, "e", "-D", "insert")], f"{COLUMNS}, _change_type string"))
