@@ -41,6 +41,7 @@ MEMORY_LIMIT = "288MB"
 """The memory limit of a session of a merge."""
 _NO_SPILL = "max_temp_directory_size"
 """In DuckDB's message, where the disk of its temporary files is full."""
+_TRACEBACK = "Traceback (most recent call last):\n"
 
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -236,11 +237,11 @@ def errors_mapped(what: str) -> Iterator[None]:
         message = f"{what}: a file does not match the table's schema: {error}"
         raise CorruptedError(message) from error
     except duckdb.Error as error:
-        first, *lines = str(error).splitlines() or [""]
-        if not first.startswith("Traceback"):
+        if not str(error).startswith(_TRACEBACK):
             raise
-        # An error of the object store, as Python prints it: indented lines, then the error.
-        reason = next((line for line in lines if line and not line.startswith(" ")), first)
+        # An error of the object store, as Python prints it: its cause (from Python 3.12 on), indented lines, the error.
+        _, _, last = str(error).rpartition(_TRACEBACK)
+        reason = next((line for line in last.splitlines() if line and not line.startswith(" ")), "")
         if reason.startswith("FileNotFoundError"):
             raise DataLostError(_lost(what, reason)) from error
         if reason.startswith("EOFError"):

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from log_system.index import LogIndex
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.log import DeltaLog
-from snapshot.errors import OutcomeUnknownError, UnavailableError
+from snapshot.errors import DataLostError, OutcomeUnknownError, UnavailableError
 from snapshot.merge.duckdb_engine import errors_mapped, spilling
 from tablestore import TableStore
 from tablestore.local.handle import LocalHandle
@@ -224,3 +225,19 @@ def test_a_disk_without_room_for_temporary_files_is_named() -> None:
     with pytest.raises(UnavailableError, match=r"^rows: no room for temporary files in .*Make room.*TMPDIR") as caught:
         sort()
     assert "PRAGMA" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        'Traceback (most recent call last):\n  File "fs.py", line 9, in f\nFileNotFoundError: [Errno 2] x\n\nLINE 1',
+        'Traceback (most recent call last):\n\n  File "fs.py", line 7, in _open\n    raise KeyError("inner")\n\n'
+        "KeyError: 'inner'\n\n\nThe above exception was the direct cause of the following exception:\n\n\n"
+        'Traceback (most recent call last):\n\n  File "fs.py", line 9, in _open\n    raise FileNotFoundError(path)\n'
+        "    ^^^^^\n\nFileNotFoundError: [Errno 2] x\n\n\nLINE 1: ...",
+    ],
+    ids=["python 3.11", "python 3.13"],
+)
+def test_the_error_of_an_object_store_is_found_below_its_cause(printed: str) -> None:
+    with pytest.raises(DataLostError, match=r"\[Errno 2\] x"), errors_mapped("rows"):
+        raise duckdb.Error(printed)
