@@ -41,8 +41,6 @@ TABLE = "table"
 ADOPTED = "tablestore-adopted"
 """Delta ``txn`` id that records up to which version commits of other Delta writers are adopted: their changes are in a
 later snapshot, or were skipped on request (``tablestore/write/foreign_commits.py``)."""
-EXACT_BOUNDS = "tablestore.exact-bounds"
-"""Delta property of a base table whose files, as written by this program, have no min/max bounds that ignore NaN."""
 
 
 class TableFiles:
@@ -88,14 +86,11 @@ class TableFiles:
         # Delta's own log cleanup ignores tags and consumers, so expiry cleans up instead.
         keeping = {"delta.checkpointInterval": "20", CLEANUP: "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
-        in_root = {EXACT_BOUNDS: "true"}
         if spec.has_key:
             info = {**merged_info("create", 0), TABLE: spec.table_id}
             # If two processes create a table here at once, this commit decides.
             columns = root_schema(spec)
-            DeltaLog.create(
-                storage, columns, partition_by=spec.root_partitions, configuration=keeping | in_root, info=info
-            )
+            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
             DeltaLog.create(
                 storage.child(CHANGES),
                 log_schema(spec),
@@ -109,14 +104,10 @@ class TableFiles:
                 storage,
                 root_schema(spec),
                 partition_by=spec.partition_by,
-                configuration=properties | in_root,
+                configuration=properties,
                 info={"kind": "create", TABLE: spec.table_id},
             )
         return cls(storage, spec)
-
-    def has_exact_bounds(self) -> bool:
-        """Return whether Spark may skip files and row groups by min/max bounds of floating-point columns."""
-        return self.base_table.configuration().get(EXACT_BOUNDS) == "true"
 
     def refreshed(self) -> TableFiles:
         """Return the table with its current definition; this object itself if the definition is unchanged."""

@@ -161,7 +161,7 @@ def base_rows(spark: SparkSession, table: TableContext, base: int) -> DataFrame:
     if not is_worth_it(files):
         return rows_of(spark, table, files, base, places=True, tasks=parallelism(spark))
     frame = spark.read.format("delta").option("versionAsOf", base).load(table.path)
-    rows = shielded(frame, table.files, _file_of(frame))
+    rows = shielded(frame, _file_of(frame))
     if not table.spec.past:
         return rows
     columns = base_table_columns(rows.schema, table.spec, table.spec.schema.fieldNames())

@@ -79,7 +79,11 @@ class TextPredicate(Predicate):
 
         def written(parts: Sequence[str]) -> list[str]:
             place = _find(parts[0], self.schema)
-            return [_shielded(name(place), self.schema.field(place).type), *map(quoted, parts[1:])]
+            kind = self.schema.field(place).type
+            for part in parts[1:]:
+                field_name = _find(part, pa.schema(kind)) if pa.types.is_struct(kind) else ""
+                kind = kind.field(field_name).type if field_name else pa.null()
+            return [_shielded(".".join([name(place), *map(quoted, parts[1:])]), kind)]
 
         texts = [sql_of(each.tree, written) for each in self.conjuncts]
         return " AND ".join(f"({text})" for text in texts) or "TRUE"

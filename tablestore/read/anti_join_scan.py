@@ -55,7 +55,7 @@ def overlaid(
         tasks: maximum number of tasks that read the changes.
     """
     root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.storage.root)
-    base = shielded(root, table)
+    base = shielded(root)
     given = base_table_columns(base.schema, spec, list(dict.fromkeys([*spec.primary_key, *wanted])))
     if given is None:
         return None

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
 from snapshot.delta.log import DataFile
 from snapshot.quoting import backquoted
 from snapshot.schema.evolution import can_become
 from snapshot.schema.spark_types import stored, with_physical_names
 from snapshot.schema.spec import TableSpec
-from snapshot.store.table_files import TableFiles
 
 _BYTES_MIN = 16 << 20
 _FILES_MIN = 100
@@ -26,23 +25,38 @@ def is_worth_it(base: Sequence[DataFile]) -> bool:
     return len(base) >= _FILES_MIN or sum(file.size for file in base) >= _BYTES_MIN
 
 
-def shielded(frame: DataFrame, table: TableFiles, *more: Column) -> DataFrame:
+def shielded(frame: DataFrame, *more: Column) -> DataFrame:
     """Return a frame in which Spark cannot skip rows by the min/max statistics of floating-point columns.
 
-    The statistics of older files may ignore NaN; tables with exact statistics have a property that says so.
+    The statistics in files of other Delta writers may ignore NaN.
     ``nanvl(c, c)`` equals ``c``, but Spark does not push a condition on it into a scan.
 
     Args:
         frame: what Spark reads from files of the table.
-        table: the table.
         more: further columns to return.
     """
-    floats = {f.name for f in frame.schema.fields if isinstance(f.dataType, FloatType | DoubleType)}
-    if not floats or table.has_exact_bounds():
-        return frame
-    columns = {name: F.col(backquoted(name)) for name in frame.columns}
-    shields = [F.nanvl(c, c).alias(name) if name in floats else c for name, c in columns.items()]
-    return frame.select(*shields, *more)
+    columns = [
+        _shielded(F.col(backquoted(field.name)), field.dataType).alias(field.name) if _has_floats(field.dataType)
+        else F.col(backquoted(field.name))
+        for field in frame.schema.fields
+    ]  # fmt: skip
+    return frame.select(*columns, *more)
+
+
+def _has_floats(kind: DataType) -> bool:
+    """Return whether files may have bounds of a floating-point number in a column of a type."""
+    if isinstance(kind, StructType):
+        return any(_has_floats(field.dataType) for field in kind.fields)
+    return isinstance(kind, FloatType | DoubleType)
+
+
+def _shielded(column: Column, kind: DataType) -> Column:
+    if not isinstance(kind, StructType):
+        return F.nanvl(column, column)
+    for field in kind.fields:
+        if _has_floats(field.dataType):
+            column = column.withField(backquoted(field.name), _shielded(column.getField(field.name), field.dataType))
+    return column
 
 
 def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:

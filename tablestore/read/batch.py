@@ -116,7 +116,7 @@ def _by_delta(
 ) -> DataFrame | None:
     """Return the rows of a base table as read by Spark's Delta reader; None if columns have changed since."""
     root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.path)
-    frame = base_table_columns.shielded(root, table.files)
+    frame = base_table_columns.shielded(root)
     selected = base_table_columns.base_table_columns(frame.schema, spec, names)
     return None if selected is None else frame.select(*selected)
 

@@ -69,7 +69,7 @@ def scanned(
     changes = [posixpath.join(table.log.storage.root, file.path) for file in layout.changes]
     rows = spark.read.options(**_PINNED).schema(columns).parquet(*base, *changes)
     metadata = rows.metadataColumn("_metadata")
-    rows = shielded(rows, table)
+    rows = shielded(rows)
     # Names longer than any column's name, so that they clash with none.
     changed, standing, file = ("_" * (max(map(len, columns.names)) + more) for more in (1, 2, 3))
     rows = rows.withColumn(changed, _words(spark, bits.keys))
