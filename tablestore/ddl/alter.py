@@ -182,8 +182,8 @@ def _properties(
     if parsed.merge.sequence_field and parsed.merge.ignore_delete is not table.options.merge.ignore_delete:
         msg = (
             f"table {table.path!r}: option {IGNORE_DELETE!r} cannot change after create with {SEQUENCE_FIELD.name!r}: "
-            "rows that are later than a delete are known by it, and only those of one setting would be. Create a new "
-            "table with it, and write this table's rows into it."
+            "a late row is recognized by the sequence of the delete before it, which is looked up only while deletes "
+            "are not ignored. Create a new table with it, and write this table's rows into it."
         )
         raise InvalidInputError(msg)
     merge_rule(parsed.merge, spec.arrow, spec.primary_key, spec.partition_by)

@@ -24,6 +24,15 @@ _PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader ope
 _SKIPPED: Final = "leave it out: reads always skip replaced and deleted rows"
 _COMPRESSION: Final = "leave it out: files are compressed"
 
+_TAGS: Final = "create tags explicitly: with tags.create(), or CALL sys.create_tag in SQL"
+_MARKS: Final = "leave it out: other programs see commits in the log, or in a stream of the table"
+_TASKS: Final = "leave it out: Spark divides the work among its tasks"
+_EXPIRED_AT_ONCE: Final = "leave it out: all that has expired is removed at once"
+SINK_OF_PAIMON: Final = (
+    "sink.clustering.", "sink.committer", "sink.coordinator", "sink.cross-partition", "sink.managed",
+    "sink.operator-uid", "sink.use-managed", "sink.writer",
+)  # fmt: skip
+"""How options of Paimon's sink begin, which are none of a connector."""
 _BUCKETS: Final = "use bucket, a fixed number: the bucket of a key is its partition in the log"
 _NO_INDEX: Final = "leave it out: files have statistics and no further indexes"
 
@@ -68,6 +77,36 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "blob-descriptor-field": _DESCRIPTORS,
     "blob-view-field": _DESCRIPTORS,
     "changelog-producer.row-deduplicate": "leave it out: writing a row that is the same as before records no change",
+    "auto-create": "use CREATE TABLE IF NOT EXISTS",
+    "bucket-function.type": "leave it out: the bucket of a row is a hash of its key",
+    "changelog-producer.row-deduplicate-ignore-fields": "leave it out: a row that differs in any column is a change",
+    "compaction.offpeak-ratio": _COMPACTION,
+    "compaction.size-ratio": _COMPACTION,
+    "compaction.small-file-ratio": _COMPACTION,
+    "filesystem.job-level-settings.enabled": "leave it out: the environment has the settings of object stores",
+    "overwrite-upgrade": "leave it out: files have no levels",
+    "partition.default-name": "leave it out: a NULL has the name of Delta's partitions",
+    "partition.expiration-batch-size": _EXPIRED_AT_ONCE,
+    "partition.expiration-max-num": _EXPIRED_AT_ONCE,
+    "partition.expiration-strategy": "leave it out: a partition expires by the time that its values say",
+    "partition.legacy-name": "leave it out: partitions have Delta's names",
+    "partition.sink-strategy": _TASKS,
+    "partition.time-interval": _MARKS,
+    "partition.timestamp-format.strict": "leave it out: a partition whose values are no time does not expire",
+    "query-auth.enabled": "leave it out: who may read the table's files may read the table",
+    "sequence.snapshot-ordering": "leave it out: without sequence.field, the row of the later snapshot wins",
+    "sink.key-only-deletes.enabled": "leave it out: a delete needs its key alone, unless it takes values back",
+    "sink.process-time-zone": _TAGS,
+    "sink.savepoint.auto-tag": _TAGS,
+    "sink.watermark-time-zone": _TAGS,
+    "snapshot.clean-empty-directories": _EXPIRED_AT_ONCE,
+    "snapshot.expire.execution-mode": _EXPIRED_AT_ONCE,
+    "snapshot.expire.limit": _EXPIRED_AT_ONCE,
+    "snapshot.watermark-idle-timeout": "leave it out: snapshots have no watermarks",
+    "streaming.read.snapshot.delay": "use a trigger of the stream, or 'tablestore.trigger' in SQL",
+    "target-file-row-num": "use write.target-file-size",
+    "vector.target-file-size": _NO_INDEX,
+    "write.sequence-number-init-mode": "leave it out: rows have no sequence numbers",
     "add-column-before-partition": "use ALTER TABLE ... ADD column type AFTER another",
     "alter-column-null-to-not-null.disabled": "leave it out: a nullable column cannot become NOT NULL",
     "disable-explicit-type-casting": "leave it out: a column only gets a wider type",
@@ -106,25 +145,47 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 """Names of Paimon's options, and of those of other kinds of table."""
 _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("table-read.",): "leave it out: rows have no sequence numbers; sequence.field orders the rows of a key",
-    ("sink.writer", "sink.committer", "sink.managed", "sink.use-managed"): (
-        "leave it out: Spark's tasks write, as many as the rows have partitions"
-    ),
-    ("sink.clustering.",): "leave it out: rows are not ordered by columns outside the key",
+    SINK_OF_PAIMON: _TASKS,
+    ("variant.",): "there are no columns of type VARIANT: use STRING",
+    ("format-table.",): "there are no tables of plain files: let Spark read them",
+    ("visibility-callback.",): "leave it out: a snapshot is visible once it is committed",
     ("sink.",): "this is an option of a connector's table; writes to this store are always exactly-once",
     ("lookup.",): _LOOKUPS,
-    ("file-index.", "global-index.", "vector-", "full-text-index.", "scalar-index.", "pk-"): _NO_INDEX,
+    (
+        "file-index.",
+        "index-file",
+        "global-index.",
+        "vector-",
+        "vector.",
+        "full-text-index.",
+        "scalar-index.",
+        "pk-",
+    ): _NO_INDEX,
     ("manifest", "metadata.stats"): "leave it out: there are no manifests, and files have statistics",
     ("deletion-vector",): _SKIPPED,
     ("blob-descriptor", "blob-view"): _DESCRIPTORS,
     ("blob",): _BLOBS,
-    ("tag.",): "create tags explicitly: with tags.create(), or CALL sys.create_tag in SQL",
+    ("tag.",): _TAGS,
     ("record-level.",): "delete old rows, or their partitions by partition.expiration-time",
     ("branch", "chain-table.", "scan.fallback", "scan.primary-branch"): "there are no branches: copy the table",
-    ("partition.mark-done", "partition.idle-time", "partition.end-input", "metastore.", "commit.callback"): (
-        "leave it out: other programs see commits in the log, or in a stream of the table"
-    ),
+    (
+        "partition.mark-done",
+        "partition.idle-time",
+        "partition.end-input",
+        "end-input.",
+        "metastore.",
+        "commit.callback",
+    ): (_MARKS),
     ("clustering.", "sort-compaction.", "zorder."): "leave it out: rows are not ordered by columns outside the key",
-    ("compaction.", "full-compaction.", "lookup-compact", "num-levels", "precommit-compact"): _COMPACTION,
+    (
+        "compaction.",
+        "full-compaction.",
+        "unaware-bucket.",
+        "changelog.precommit",
+        "lookup-compact",
+        "num-levels",
+        "precommit-compact",
+    ): _COMPACTION,
     ("materialized-table.",): "not supported: a continuous INSERT INTO keeps a table up to date",
     ("data-evolution.", "row-tracking."): "leave it out: columns are added and renamed without rewriting files",
     ("force-lookup", "lookup-wait", "delete.force"): "leave it out: a write looks up what it needs",
@@ -134,9 +195,19 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("file.", "file-", "data-file.", "changelog-file.", "parquet.", "orc.", "avro.", "page-size", "cache-page-size"): (
         _PARQUET
     ),
-    ("write-buffer-", "write.batch-", "read.batch-", "sort-", "spill-", "local-sort.", "local-merge-"): (
-        "leave it out: memory and batch sizes are not set per table"
-    ),
+    ("read.shuffle",): _TASKS,
+    (
+        "write-buffer-",
+        "write-max-",
+        "write.batch-",
+        "async-file-write",
+        "local-kv-db.",
+        "read.batch-",
+        "sort-",
+        "spill-",
+        "local-sort.",
+        "local-merge-",
+    ): ("leave it out: memory and batch sizes are not set per table"),
 }
 """What to use instead of options whose names begin so."""
 

@@ -13,6 +13,7 @@ from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql import Catalog, SqlError
 from tablestore.table.store import TableStore
 from tests.connectors.harness.wire import Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_run import finish, rows
 
 LOOKED = "t.id FROM t JOIN s FOR SYSTEM_TIME AS OF PROCTIME() AS d ON d.k = t.id"
@@ -113,11 +114,11 @@ def test_a_query_of_an_eventual_log_begins_with_the_rows(catalog: Catalog, wire:
         ("'scan.mode' = 'full'", [1, 2], [1, 2, 3]),
         ("'scan.mode' = 'latest'", [1, 2], [3]),
         ("'scan-mode' = 'latest'", [1, 2], [3]),
-        ("'consumer-id' = 'me'", None, [1, 2, 3]),
+        ("'consumer-id' = 'me'", [1, 2], [1, 2, 3]),
     ],
 )
 def test_hints_of_a_store_table_take_paimons_names(
-    catalog: Catalog, options: str, batch: list[int] | None, streamed: list[int]
+    catalog: Catalog, options: str, batch: list[int], streamed: list[int]
 ) -> None:
     """A batch query reads one snapshot, a continuous one the rows from there on."""
     catalog.sql("CREATE TABLE s (k INT); INSERT INTO s VALUES (1)")
@@ -128,8 +129,7 @@ def test_hints_of_a_store_table_take_paimons_names(
     catalog.sql("INSERT INTO s VALUES (2)")
     second = table.snapshots()[0]
     hint = f"s /*+ OPTIONS({options.format(first=first.id, second=second.id, second_ms=second.timestamp_ms)}) */"
-    if batch is not None:
-        assert rows(catalog, f"SELECT k FROM {hint}") == [(k,) for k in batch]
+    assert rows(catalog, f"SELECT k FROM {hint}") == [(k,) for k in batch]
     came: list[int] = []
     query = catalog.follow(catalog.sql(f"SELECT k FROM {hint}"), lambda frame, _: came.extend(row.k for row in frame.collect()))  # fmt: skip  # noqa: E501
     try:
@@ -146,6 +146,29 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
     catalog.sql("SET 'tablestore.trigger' = 'available-now'")
     finish(catalog, "INSERT INTO t SELECT * FROM s /*+ OPTIONS('scan.mode' = 'latest-full') */")
     assert rows(catalog, "SELECT * FROM t") == [(1,)]
+
+
+def test_a_continuous_query_reads_the_rows_that_a_table_has(catalog: Catalog) -> None:
+    """As in Paimon, `scan.bounded` ends a table, also beside one that goes on; hints for tasks change nothing."""
+    catalog.sql("CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED); CREATE TABLE o (k INT); CREATE TABLE n (k INT, v INT)")  # fmt: skip  # noqa: E501
+    catalog.sql("INSERT INTO s VALUES (1, 1), (2, 2); INSERT INTO s VALUES (1, 10); INSERT INTO o VALUES (1), (2)")
+    hint = "'scan.bounded' = 'true', 'scan.dedicated-split-generation' = 'true', 'scan.infer-parallelism' = 'false'"
+    assert sorted(rows(catalog, f"SELECT * FROM s /*+ OPTIONS({hint}) */")) == [(1, 10), (2, 2)]
+    ((first,),) = rows(catalog, "SELECT MIN(snapshot_id) FROM s$snapshots WHERE commit_kind = 'APPEND'")
+    old = f"SELECT v FROM s /*+ OPTIONS({hint}, 'scan.snapshot-id' = '{first}') */ ORDER BY v DESC LIMIT 1"
+    assert rows(catalog, old) == [(2,)]
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    joined = f"SELECT o.k, s.v FROM o JOIN s /*+ OPTIONS({hint}) */ ON o.k = s.k"
+    (query,) = catalog.sql(f"INSERT INTO n {joined}").queries
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    assert sorted(rows(catalog, "SELECT * FROM n /*+ OPTIONS('scan.bounded' = 'true') */")) == [(1, 10), (2, 2)]
+    for text, reason in (
+        ("s /*+ OPTIONS('scan.bounded' = 'true', 'scan.mode' = 'from-timestamp') */", "a batch query reads one snap"),
+        ("s /*+ OPTIONS('scan.bounded' = 'yes') */", "'scan.bounded': expected 'true' or 'false', got 'yes'"),
+        ("s$audit_log /*+ OPTIONS('scan.bounded' = 'true') */", "'scan.bounded' of a hint is for tables"),
+    ):
+        with pytest.raises(InvalidInputError, match=reason):
+            catalog.sql(f"SELECT * FROM {text}")
 
 
 def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catalog) -> None:
@@ -177,7 +200,6 @@ def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catal
             "SELECT * FROM s /*+ OPTIONS('scan-mode' = 'earliest') */",
             "reads one snapshot.*got 'earliest'",
         ),
-        ("SELECT * FROM s /*+ OPTIONS('consumer-id' = 'me') */", "'consumer' is not one of a batch read"),
         ("SELECT * FROM s /*+ OPTIONS('scan.mode' = 'from-snapshot') */", "'from-snapshot' with option 'snapshot'"),
         ("SELECT * FROM s /*+ OPTIONS('scan.mode' = 'latest', 'tag' = 'x') */", "a batch query reads one snapshot"),
         ("SELECT * FROM t /*+ OPTIONS('scan.mode' = 'x') */", "Unsupported options found for 'kafka': scan.mode"),

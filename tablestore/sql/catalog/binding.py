@@ -33,6 +33,7 @@ from tablestore.connectors.option_names import (
     options_after,
 )
 from tablestore.connectors.table import KafkaTable
+from tablestore.options.unknown_options import ELSEWHERE, SINK_OF_PAIMON
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import is_secret
@@ -75,8 +76,6 @@ _OF_CONNECTORS: Final = (
     "scan.",
     "sink.",
 )
-_OF_PAIMON: Final = ("sink.writer", "sink.committer", "sink.managed", "sink.use-managed", "sink.clustering.")
-"""Those of Paimon, which are none of the connectors."""
 
 
 def name_of(made: CreateTable) -> str:
@@ -319,7 +318,8 @@ def _check_store(made: CreateTable) -> None:
             )
             raise InvalidInputError(msg)
     for key, _ in made.options:
-        if key.startswith(_OF_CONNECTORS) and not key.startswith(_OF_PAIMON) and not is_reading(key):
+        is_paimons = key.startswith("sink.") and (key in ELSEWHERE or key.startswith(SINK_OF_PAIMON))
+        if key.startswith(_OF_CONNECTORS) and not is_paimons and not is_reading(key):
             msg = (
                 f"table '{made.name}': option '{key}' belongs to the connectors. Set 'connector' = 'kafka' or "
                 "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."

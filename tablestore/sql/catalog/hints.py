@@ -49,6 +49,8 @@ _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxR
 """The same for streams, as of ``TableStore.read_stream``."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
+BOUNDED: Final = "scan.bounded"
+"""Option of hints for a store table of which a continuous query reads the rows that there are, as of Paimon."""
 _SPEED_OF_LOOKUPS: Final = tuple(
     f"{LOOKUPS}{name}"
     for name in (
@@ -60,6 +62,10 @@ _SPEED_OF_LOOKUPS: Final = tuple(
         "remote-file.level-threshold",
     )
 )  # fmt: skip
+_OF_TASKS: Final = (
+    "scan.parallelism", "scan.infer-parallelism", "scan.infer-parallelism.max", "scan.dedicated-split-generation",
+    "scan.split-enumerator.batch-size", "read.shuffle-bucket-with-partition",
+)  # fmt: skip
 _PAIMON: Final = {
     "scan.snapshot-id": "snapshot",
     "scan.timestamp-millis": "timestamp",
@@ -67,7 +73,7 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
-    **dict.fromkeys(("consumer.expiration-time", "continuous.discovery-interval", "scan.parallelism"), ""),
+    **dict.fromkeys((*_OF_TASKS, "consumer.expiration-time", "continuous.discovery-interval"), ""),
     **dict.fromkeys(_SPEED_OF_LOOKUPS, ""),
     DYNAMIC_PARTITION: PARTITIONS,
 }
@@ -105,8 +111,6 @@ _FROM_THE_START: Final = ("scan-mode", "full")
 _WITH_ROWS: Final = ("scan-mode", "from-snapshot-full")
 _NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 _OF_HINT: Final = " of a hint"
-
-
 _PERFORMANCE: Final = ("async", "output-mode", "capacity", "timeout", "shuffle")
 """Options of LOOKUP that change how Flink asks for one row after another, and nothing here."""
 
@@ -242,6 +246,11 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
 def _with_options(scope: Scope, name: str, options: Options) -> str:
     if takes_hints(scope, name):
         table, _, what = name.rpartition("$")
+        if is_change_table(scope, name) and BOUNDED in dict(options):
+            msg = (
+                f"'{name}': option '{BOUNDED}' of a hint is for tables. In batch mode, the changes of a range are read."
+            )
+            raise InvalidInputError(msg)
         others = [
             key for key, value in _own(name, options) if key not in (*_BATCH, "scan-mode") or value == NEWEST_CHANGES
         ]
@@ -264,9 +273,13 @@ def _with_options(scope: Scope, name: str, options: Options) -> str:
     made = replace(there.made, name=f"{name} {hint}")
     if connector_of(made) is None:
         options = _own(name, options)
+        is_bounded = OptionSpec(BOUNDED, BOOLEAN).parse(str(dict(options).get(BOUNDED, "false")))
+        options = tuple(pair for pair in options if pair[0] != BOUNDED)
         _check_store(name, options, made)
+        if is_bounded:
+            made = replace(made, options=(*made.options, (BOUNDED, "true")))
         definition = Definition(made, there.path, there.version, options)
-        if scope.settings.mode is Mode.BATCH:
+        if is_bounded or scope.settings.mode is Mode.BATCH:
             batch_read(definition)
             range_read(definition)
         return scope.keep_hinted(definition)
@@ -317,7 +330,7 @@ def _says_nothing(value: str) -> bool:
 
 
 def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_HINT) -> None:
-    known = tuple(dict.fromkeys((*_BATCH, SCHEMA, *_OF_LOOKUPS, *RANGE_OPTIONS, *_STREAM)))
+    known = tuple(dict.fromkeys((*_BATCH, SCHEMA, *_OF_LOOKUPS, *RANGE_OPTIONS, *_STREAM, BOUNDED)))
     for key, value in options:
         if key in _TYPES:
             OptionSpec(key, _TYPES[key]).parse(str(value))
@@ -347,8 +360,9 @@ def batch_read(definition: Definition) -> dict[str, Any]:
     Raises:
         InvalidInputError: the hint has options of a stream.
     """
-    arguments = _arguments(definition, (*_BATCH, SCHEMA, "scan-mode", *_OF_LOOKUPS, *RANGE_OPTIONS), "batch")
-    for name in (*_OF_LOOKUPS, *RANGE_OPTIONS):
+    own = ("consumer", *_OF_LOOKUPS, *RANGE_OPTIONS)  # as in Paimon, a batch query ignores a consumer
+    arguments = _arguments(definition, (*_BATCH, SCHEMA, "scan-mode", *own), "batch")
+    for name in own:
         arguments.pop(name, None)
     between = range_read(definition)
     if arguments.get("scan_mode") == NEWEST_CHANGES:

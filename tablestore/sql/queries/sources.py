@@ -15,7 +15,7 @@ from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.connectors.spark.partition_watermarks import with_watermark
 from tablestore.spark.changelog import changelog
 from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, is_changelog, name_of
-from tablestore.sql.catalog.hints import adds_replaced, since, stream_read, with_hints
+from tablestore.sql.catalog.hints import BOUNDED, adds_replaced, since, stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
@@ -163,5 +163,5 @@ def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
 
 def _goes_on(made: CreateTable) -> bool:
     if connector_of(made) is None:
-        return True
+        return dict(made.options).get(BOUNDED) != "true"
     return str(dict(made.options).get("scan.bounded.mode", "unbounded")).lower() == "unbounded"
