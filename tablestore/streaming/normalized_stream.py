@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from log_system.base import RecordRange
+from snapshot.errors import InvalidInputError
 from snapshot.merge.deduplicate import last_records
 from snapshot.records import Split
 from snapshot.schema.system_columns import SEQ
@@ -70,7 +71,12 @@ class NormalizedStream(EventualStream):
         return self._begun_with
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next micro-batch; raises what ``EventualStream`` does."""
+        """Return the end of the next micro-batch; raises what ``EventualStream`` does.
+
+        Raises:
+            InvalidInputError: the checkpoint was written by a release that kept its state in Spark's state store.
+        """
+        self._check_state(start)
         end = super().latestOffset(start, limit)
         origins = end["offsets"] if self._snapshot(start) == BEFORE_FULL else start["origins"]
         self._last = end | {"state": start["state"], "origins": origins}
@@ -85,6 +91,7 @@ class NormalizedStream(EventualStream):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one per partition of the log; raises what ``EventualStream`` does."""
+        self._check_state(end)
         state = self._state(end)
         if self._snapshot(start) == BEFORE_FULL:
             rows = self._rows(end)
@@ -114,7 +121,8 @@ class NormalizedStream(EventualStream):
 
     def commit(self, end: Offset) -> None:
         """Remove files that the state no longer needs, now that a micro-batch is complete."""
-        self._upkeep.clean(self._state(end), {str(p): offset for p, offset in enumerate(end["offsets"])})
+        if "state" in end:
+            self._upkeep.clean(self._state(end), {str(p): offset for p, offset in enumerate(end["offsets"])})
 
     def _state(self, offset: Offset) -> StateSpec:
         ttl, spec = self._options.state_ttl_ms, self._table.spec
@@ -137,3 +145,11 @@ class NormalizedStream(EventualStream):
             else:
                 missing.add(partition)
         return missing
+
+    def _check_state(self, offset: Offset) -> None:
+        if "state" not in offset:
+            msg = (
+                f"table {self._table.path!r}: this checkpoint was written by a release that kept the state of "
+                "normalize in Spark's state store. Start a new query, with a new checkpoint and scan_mode='full'."
+            )
+            raise InvalidInputError(msg)

@@ -130,7 +130,7 @@ def test_keys_may_not_move_between_partitions_of_a_topic_that_grows_or_is_anothe
         follower.run()
 
 
-def test_a_first_micro_batch_is_repeated_as_it_was(
+def test_a_first_micro_batch_that_is_repeated_and_an_old_checkpoint(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:
     topic = made()
@@ -143,3 +143,9 @@ def test_a_first_micro_batch_is_repeated_as_it_was(
     assert sorted(follower.run()) == sorted(first), "the first micro-batch was not repeated as it was"
     wire.send(topic, [row("a", "2")])
     assert follower.run() == [("a", "1", "update_preimage"), ("a", "2", "update_postimage")]
+    offsets = max((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    *head, last = offsets.read_text().splitlines()
+    offsets.write_text("\n".join([*head, json.dumps({"at": json.loads(last)["at"]})]))
+    (offsets.parent / f".{offsets.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(PySparkException, match="by a release that kept the state"):
+        follower.run()

@@ -96,7 +96,9 @@ class ChangelogStream(KafkaStream):
 
         Raises:
             DataLostError: partitions were added to the topic.
+            InvalidInputError: the checkpoint was written by a release that kept its state in Spark's state store.
         """
+        self._check_state(start)
         end = super().latestOffset(start, limit)
         if end is start:
             return start
@@ -126,6 +128,7 @@ class ChangelogStream(KafkaStream):
             DataLostError: retention has removed messages and ``auto.offset.reset`` does not allow the read to continue;
                 or the topic was deleted and created again.
         """
+        self._check_state(end)
         self._await_commit()
         if recreated(start, end) or recreated_between(end.get("ids", {}), self._plan.ids()):
             msg = (
@@ -157,10 +160,19 @@ class ChangelogStream(KafkaStream):
     def commit(self, end: Json) -> None:
         """Commit the offsets for the consumer group, and remove files that the state no longer needs."""
         super().commit(end)
-        done = {f"{topic}-{number}": offset for (topic, number), offset in offsets_of(end["at"]).items()}
-        self._upkeep.clean(self._state(end), done)
+        if "state" in end:
+            done = {f"{topic}-{number}": offset for (topic, number), offset in offsets_of(end["at"]).items()}
+            self._upkeep.clean(self._state(end), done)
 
     def _state(self, offset: Json) -> StateSpec:
         named = pa.schema([field for field in self._schema if field.name not in (CHANGE_TYPE, SEQ)])
         columns = Columns(named, named).loosened(())
         return StateSpec(self._states.child(offset["state"]), columns, self._table.options.key_fields)
+
+    def _check_state(self, offset: Json) -> None:
+        if "state" not in offset:
+            msg = (
+                f"{self._table.options.what}: this checkpoint was written by a release that kept the state of the "
+                "changelog in Spark's state store. Start a new query, with a new checkpoint."
+            )
+            raise InvalidInputError(msg)
