@@ -20,7 +20,7 @@ demo: $(STAMP) java ## flights into a table and its log, a crash, a recovery; un
 	@$(BIN)/python examples/flights.py
 
 test: $(STAMP) java lint types ## everything that CI checks
-	@$(BIN)/tablestore prepare >/dev/null # the tests start Spark 36 times
+	@$(BIN)/tablestore prepare >/dev/null # the tests start Spark 27 times
 	@$(BIN)/python -m pytest -q --numprocesses $(PROCESSES)
 
 check: test docs ## everything before a commit: test and docs

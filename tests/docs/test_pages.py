@@ -1,8 +1,9 @@
 """The Python of README and of the pages under docs/ runs as it stands, and prints what the pages show.
 
-The blocks of a page run from top to bottom in a process of their own, in an empty folder, with the packages that
-``pip install`` brings and the extras that the page names. What a ``text`` block after a ``python`` block shows is
-compared with what was printed since the text block before. A ``py`` block is a fragment, which is only compiled.
+The blocks of a page run from top to bottom as a program, in an empty folder, with the packages that ``pip install``
+brings and the extras that the page names. Pages with the same extras run one after another in one process, since each
+start of Spark is dear. What a ``text`` block after a ``python`` block shows is compared with what was printed since the
+text block before. A ``py`` block is a fragment, which is only compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -40,6 +42,24 @@ ELSEWHERE = {
 }
 """Pages whose Python is not run here."""
 MARK = "---- the next text block ----"
+RUN_PAGES = """
+import contextlib, os, runpy, shutil, sys, traceback
+from pathlib import Path
+
+for folder in map(Path, sys.argv[1:]):
+    with (folder / "stdout").open("w") as printed, contextlib.redirect_stdout(printed):
+        try:
+            runpy.run_path(str(folder / "page.py"), run_name="__main__")
+        except BaseException:
+            (folder / "error").write_text(traceback.format_exc())
+        if "pyspark.sql" in sys.modules and (spark := sys.modules["pyspark.sql"].SparkSession.getActiveSession()):
+            # As the end of a program would.
+            for query in spark.streams.active:
+                query.stop()
+    for left in os.scandir():
+        shutil.rmtree(left) if left.is_dir() else os.remove(left)
+"""
+"""The program that runs the pages of some folders, which then have what was printed and, if it failed, the error."""
 NAMED_BROKER = "localhost:9092"
 CODE = re.compile(r"`(tablestore [a-z-]+(?: [^`]+)?)`")
 PATHS = re.compile(r"`((?:tests|examples|docs|benchmarks|tablestore|log_system|snapshot)/[\w./-]*\w)`")
@@ -47,6 +67,9 @@ PATHS = re.compile(r"`((?:tests|examples|docs|benchmarks|tablestore|log_system|s
 
 def blocks(page: str, *languages: str) -> list[re.Match[str]]:
     return [found for found in BLOCK.finditer(PAGES[page]) if found["language"] in languages]
+
+
+RUNNABLE = [page for page in PAGES if blocks(page, "python") and page not in ELSEWHERE]
 
 
 def trimmed(text: str) -> list[str]:
@@ -78,31 +101,52 @@ def test_each_page_with_python_is_run_or_says_where_it_is() -> None:
                     assert [each.name for each in node.names if not hasattr(module, each.name)] == [], page
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in ELSEWHERE])
-def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path, kafka: Any) -> None:
+def lay_out(page: str, folder: Path, servers: str) -> list[str]:
+    """Write a page's program into a folder, and return its text blocks, each of which the program marks."""
     program, shown, end = [], [], 0
     for block in blocks(page, "python", "text"):
         if block["language"] == "python":
-            program.append(block["body"].replace(NAMED_BROKER, kafka.bootstrap_servers))
+            program.append(block["body"].replace(NAMED_BROKER, servers))
             end = block.end()
         elif end and not PAGES[page][end : block.start()].strip():
             program.append(f"print({MARK!r})\n")
             shown.append(block["body"])
-    masked, folder = tmp_path / "masked", tmp_path / "empty"
-    masked.mkdir()
-    folder.mkdir()
-    # An import of these raises ModuleNotFoundError, in Spark's Python processes too.
-    hidden = dict.fromkeys(modules_of_extras(page))
-    assert {"pytest", "matplotlib"} <= set(hidden)
-    (masked / "sitecustomize.py").write_text(f"import sys; sys.modules.update({hidden})")
-    (tmp_path / "page.py").write_text("\n".join(program), encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, str(tmp_path / "page.py")], cwd=folder, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(masked), *sys.path])}, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    printed = ran.stdout.split(f"{MARK}\n")[: len(shown)]
+    folder.mkdir(parents=True)
+    (folder / "page.py").write_text("\n".join(program), encoding="utf-8")
+    return shown
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, kafka: Any) -> dict[str, tuple[Path, list[str]]]:
+    """Run all pages; return the folder of each, with what it printed, and what it shows."""
+    root, alike = tmp_path_factory.mktemp("pages"), defaultdict(list)
+    for page in RUNNABLE:
+        alike[tuple(modules_of_extras(page))].append(page)
+    made = {page: root / page for page in RUNNABLE}
+    shown = {page: lay_out(page, folder, kafka.bootstrap_servers) for page, folder in made.items()}
+    for number, (hidden, pages) in enumerate(alike.items()):
+        assert {"pytest", "matplotlib"} <= set(hidden)
+        masked, empty = root / f"masked-{number}", root / f"empty-{number}"
+        masked.mkdir()
+        empty.mkdir()
+        # An import of these raises ModuleNotFoundError, in Spark's Python processes too.
+        (masked / "sitecustomize.py").write_text(f"import sys; sys.modules.update({dict.fromkeys(hidden)})")
+        ran = subprocess.run(
+            [sys.executable, "-c", RUN_PAGES, *(str(made[page]) for page in pages)], capture_output=True, text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(masked), *sys.path])}, timeout=PATIENCE_SECONDS,
+            cwd=empty, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+    return {page: (made[page], shown[page]) for page in RUNNABLE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_the_python_of_a_page_runs_as_it_stands(page: str, folders: dict[str, tuple[Path, list[str]]]) -> None:
+    folder, shown = folders[page]
+    error = folder / "error"
+    assert not error.exists(), error.read_text()
+    printed = (folder / "stdout").read_text().split(f"{MARK}\n")[: len(shown)]
     assert list(map(trimmed, printed)) == list(map(trimmed, shown))
 
 
