@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.disk import advice, is_refused
 from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
+from snapshot.local_files import draft_of, link_new, move_aside
 from snapshot.quoting import check_text
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
@@ -168,7 +169,7 @@ class Storage:
                 self.filesystem.pipe_file(self.path(name), data)
                 return
             target = self._within(name, folder)
-            with _draft(target, data, folder) as draft:
+            with draft_of(target, data, folder) as draft:
                 os.replace(draft, target, src_dir_fd=folder, dst_dir_fd=folder)
 
     def put_new(self, name: str, data: bytes, folder: int | None = None) -> bool:
@@ -194,7 +195,7 @@ class Storage:
                 if not self.is_local:
                     self.filesystem.pipe_file(self.path(name), data, mode="create")
                     return True
-                return _link_new(self._within(name, folder), data, folder)
+                return link_new(self._within(name, folder), data, folder)
             except FileExistsError:
                 pass
             except OSError as error:
@@ -290,20 +291,22 @@ class Storage:
             Milliseconds since the epoch.
 
         Raises:
+            NotFoundError: there is no folder.
             UnavailableError: the file system failed.
         """
         probe = f"{PROBE}{uuid.uuid4().hex}"
-        try:
-            self.put(probe, b"")
-        except UnavailableError as error:
-            if dry_run and is_refused(error.__cause__):
-                return int(time.time() * 1000)
-            raise
-        with _answering(self.path(probe), "looked up"):
+        with self.opened() as folder:
             try:
-                made_ms = self._modified_ms(self.filesystem.info(self.path(probe)))
-            finally:
-                self.filesystem.rm_file(self.path(probe))
+                self.put(probe, b"", folder)
+            except UnavailableError as error:
+                if dry_run and is_refused(error.__cause__):
+                    return int(time.time() * 1000)
+                raise
+            with _answering(self.path(probe), "looked up"):
+                try:
+                    made_ms = self._modified_ms(self.filesystem.info(self.path(probe)))
+                finally:
+                    self.filesystem.rm_file(self.path(probe))
         return min(made_ms, int(time.time() * 1000))
 
     @contextmanager
@@ -376,8 +379,20 @@ class Storage:
             self.filesystem.cp_file(self.path(source), self.path(name))
 
     def remove_tree(self, name: str) -> None:
-        """Remove a file or a folder tree in this folder, if it exists."""
-        self._remove(self.path(name))
+        """Remove a file or a folder tree in this folder, if it exists.
+
+        A local folder is renamed first, so that nobody finds a part of what was in it under its name.
+        """
+        target = self.path(name)
+        if self.is_local:
+            with _answering(target, "removed"):
+                target = move_aside(target)
+        self._remove(target)
+
+    def remove_files(self, names: Sequence[str]) -> None:
+        """Remove files in no particular order, of an object store many at once; ignore those that do not exist."""
+        with _answering(self.path(), "removed"), suppress(FileNotFoundError):
+            self.filesystem.rm([self.path(name) for name in names])
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -453,47 +468,3 @@ def _is_precondition(error: OSError) -> bool:
 
 def _dropped(root: str) -> NotFoundError:
     return NotFoundError(f"{root}: there is no such folder: what was in it was dropped or moved.")
-
-
-@contextmanager
-def _draft(target: str, data: bytes, folder: int | None) -> Iterator[str]:
-    """Write a local file's content under a name of its own, which is gone when the block ends."""
-    above = posixpath.dirname(target)
-    if folder is None:
-        os.makedirs(above, exist_ok=True)  # noqa: PTH103 - as below, where pathlib has no open folders
-    elif above:
-        with suppress(FileExistsError):
-            os.mkdir(above, dir_fd=folder)
-    draft = f"{target}.{uuid.uuid4().hex}.tmp"
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(draft, flags, 0o666, dir_fd=folder), "wb") as file:
-            file.write(data)
-        yield draft
-    finally:
-        # The draft no longer matters for the outcome; ``remove_orphans`` removes one that stays behind.
-        with suppress(OSError):
-            os.unlink(draft, dir_fd=folder)
-
-
-def _link_new(target: str, data: bytes, folder: int | None) -> bool:
-    """Create a local file with its whole content if it is absent; of several processes, exactly one succeeds.
-
-    Unlike a rename, a hard link fails if the target exists. The error alone does not decide: a network file system
-    retries a request whose response was lost, and then fails on the link it has created itself. So on an error, the
-    target is compared with the draft.
-    """
-    with _draft(target, data, folder) as draft:
-        try:
-            os.link(draft, target, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            if not _is_same(draft, target, folder):
-                raise
-    return True
-
-
-def _is_same(one: str, other: str, folder: int | None) -> bool:
-    try:
-        return os.path.samestat(os.stat(one, dir_fd=folder), os.stat(other, dir_fd=folder))
-    except OSError:
-        return False

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from snapshot.delta.entries import Commit, DataFile, files_of, fingerprint_of
 from snapshot.delta.native_errors import delta_errors
 from snapshot.delta.protocol import Protocol
+from snapshot.delta.remove_log import check_not_removed
 from snapshot.errors import CorruptedError
 from snapshot.storage import Storage
 
@@ -36,7 +37,7 @@ class DeltaBase:
     def read(cls, storage: Storage, version: int | None = None) -> DeltaBase:
         """Read a version, or the newest one.
 
-        What a newer checkpoint replaces may be removed while it is read; then the log is read again.
+        What a newer checkpoint replaces, or the whole log, may be removed while it is read; then it is read again.
 
         Raises:
             NotFoundError: there is no Delta table.
@@ -48,6 +49,7 @@ class DeltaBase:
                 with delta_errors(storage.root):
                     return cls(DeltaTable(storage.root, version=version))
             except CorruptedError:
+                check_not_removed(storage)
                 before, newest = newest, storage.read(_NEWEST_CHECKPOINT)
                 if newest == before:
                     raise

@@ -88,8 +88,13 @@ class Tags:
         return f"{uuid.uuid4().hex}{HOLD}"
 
     def hold(self, name: str, tag: Tag) -> None:
-        """Keep the files of a tag that is not created yet, until ``release``."""
-        self._storage.put(name, tag.to_json())
+        """Keep the files of a tag that is not created yet, until ``release``.
+
+        Raises:
+            NotFoundError: the table was dropped.
+        """
+        with self._table.opened() as folder:
+            self._table.put(f"{TAGS}/{name}", tag.to_json(), folder)
 
     def has_hold(self, hold: str) -> bool:
         """Return whether a hold is there still."""
@@ -104,8 +109,11 @@ class Tags:
 
         Raises:
             AlreadyExistsError: the name is taken.
+            NotFoundError: the table was dropped.
         """
-        if not self._storage.put_new(_file(tag.name), tag.to_json()):
+        with self._table.opened() as folder:
+            is_put = self._table.put_new(f"{TAGS}/{_file(tag.name)}", tag.to_json(), folder)
+        if not is_put:
             msg = f"tag {tag.name!r} exists already; delete it first, or choose another name."
             raise AlreadyExistsError(msg)
 

@@ -13,6 +13,7 @@ from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
 from log_system.kafka.option_checks import creation_warnings
 from snapshot.delta.log import DeltaLog
+from snapshot.delta.remove_log import remove_log
 from snapshot.errors import (
     AlreadyExistsError,
     CorruptedError,
@@ -224,7 +225,7 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
     # Step 2.
     put_intent(storage, intent)
     # Step 3.
-    table.files.log.storage.child("_delta_log").delete_tree()
+    remove_log(table.files.log.storage)
     # Steps 4 and 5.
     return _finish(storage, intent, None if keep_topic else log)
 
@@ -310,6 +311,7 @@ def _strangers(storage: Storage) -> list[str]:
 
 
 def _remove_files(storage: Storage) -> None:
+    remove_log(storage)
     for name in storage.names():
         if name != INDEX:
             storage.remove_tree(name)

@@ -13,6 +13,7 @@ from log_system.report import Compared, Difference, DifferenceKind, Report
 from snapshot.storage import Storage
 
 FILE = "_verified.json"
+_PATH = f"{INDEX}/{FILE}"
 _KEPT_MAX = 200
 """Maximum number of differences that are stored; further ones are only counted."""
 
@@ -110,11 +111,11 @@ class VerifiedFile:
 
     def __init__(self, table: Storage) -> None:
         """Refer to the file of the table in folder ``table``."""
-        self._storage = table.child(INDEX)
+        self._table = table
 
     def read(self, table_id: str) -> Verified:
         """Return the state; an empty state if there is none, or it is damaged or belongs to another table."""
-        text = self._storage.read(FILE)
+        text = self._table.read(_PATH)
         try:
             found = None if text is None else Verified.from_json(text)
         except ValueError:
@@ -125,15 +126,17 @@ class VerifiedFile:
         """Replace the state atomically and return it.
 
         Raises:
+            NotFoundError: the table was dropped.
             UnavailableError: the file system failed.
         """
         state = replace(state, at_ms=int(time.time() * 1000))
-        self._storage.put(FILE, state.to_json())
+        with self._table.opened() as folder:
+            self._table.put(_PATH, state.to_json(), folder)
         return state
 
     def delete(self) -> None:
         """Delete the file."""
-        self._storage.delete(FILE)
+        self._table.delete(_PATH)
 
 
 def merged(kept: Iterable[Difference], found: Iterable[Difference]) -> tuple[Difference, ...]:

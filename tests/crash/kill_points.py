@@ -66,6 +66,11 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def fall_asleep() -> None:
+    """Suspend this process, until another one wakes it (SIGCONT)."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class _Producer:
     """A real producer behind doors that kill."""
 
@@ -128,6 +133,7 @@ def set_trap(trap: KillPoint) -> None:
         (topic_storage, "ensure_topic", "topic"),
         (topic_storage, "delete_topic", "delete-topic"),
         (topic_storage, "delete_groups", "delete-groups"),
+        (create_drop, "remove_log", "remove-log"),
         (create_drop, "_remove_files", "remove-files"),
         (Storage, "delete_tree", "delete-tree"),
         (Storage, "delete", "delete-file"),

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Wanted
 from log_system.kafka.client.range_reader import read_records
 from log_system.kafka.client.topic import delete_topic
+from log_system.kafka.publisher.eager_producer import KafkaLogSink
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, NotFoundError, TableStoreError
 from tablestore.context import TableContext
+from tablestore.ddl import create_drop
 from tablestore.local.table import LocalTable
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.change_feed import Feed
@@ -28,8 +32,10 @@ from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.damage import Damaged
+from tests.harness.faults import preceded
 from tests.harness.local_writes import make_table
 from tests.harness.plain_topics import make_topic
+from tests.harness.table_harness import TableHarness
 from tests.harness.waiting import PATIENCE_SECONDS
 
 SECONDS_MAX = 10.0
@@ -235,3 +241,19 @@ def test_two_readers_of_one_partition_at_once_each_get_every_record(kafka: Local
             yield len(records)
 
     assert sum(a + b for a, b in zip(read(0), read(0), strict=True)) == 20_000
+
+
+@pytest.mark.parametrize("consistency", ["transactional", "eventual"])
+def test_a_writer_beside_a_drop_does_not_create_the_topic_again(
+    tmp_path: Path, topic: Callable[[], str], consistency: str
+) -> None:
+    """By default, brokers create the topic of a record that has none."""
+    step = (KafkaPublisher, "_produce") if consistency == "transactional" else (KafkaLogSink, "send")
+    with LocalKafka(properties={"auto.create.topics.enable": "true"}) as kafka:
+        options = {"log__consistency": consistency, "log__request-timeout": "2 s"}
+        rig = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), options)
+        client = rig.log.client
+        with preceded(*step, lambda: create_drop.drop(rig.table)), pytest.raises(TableStoreError):
+            rig.write(1)
+        rig.close()
+        assert describe_topic(client, rig.topic) is None

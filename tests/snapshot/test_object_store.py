@@ -6,10 +6,11 @@ The store is a server of the S3 protocol on loopback.
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +47,7 @@ from tablestore.options.read_options import parse_read_options
 from tablestore.service.watcher import TableWatcher
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.writer import Writer
+from tests.harness.faults import Crash
 from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
 from tests.harness.lossy_proxy import drop_next, faulty, requests_since
 from tests.harness.s3_server import aws_variables, s3_server
@@ -162,6 +164,44 @@ def test_a_store_that_loses_or_refuses_requests_all_the_time_loses_and_doubles_n
     assert report.ok, str(report)
     assert TableContext.open(path).newest_visible() == 7
     assert report.records == sum(len(changes(number)) for number in (1, 2, 3, 4, 5, 7))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_whoever_looks_while_a_table_is_dropped_finds_all_of_it_or_none(
+    lake: str, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...], seed: int
+) -> None:
+    """A store removes objects one by one; a drop that dies in between is finished by the next one."""
+    path, real, dice, looks = f"{lake}/orders", Storage.remove_files, random.Random(seed), []
+    writer = Writer(make(path, key), None)
+    for number in range(1, 23):
+        write(writer, [(number, "v")])
+    opened = TableContext.open(path)
+
+    def look() -> None:
+        for of in (lambda: open_local(path).count(), opened.files.latest):
+            try:
+                looks.append(of())
+            except NotFoundError:
+                looks.append(None)
+
+    def one_by_one(storage: Storage, names: Sequence[str]) -> None:
+        for name in dice.sample(names, len(names)):
+            real(storage, [name])
+            look()
+        raise Crash
+
+    look()
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "remove_files", one_by_one)
+        with pytest.raises(Crash):
+            create_drop.drop(opened)
+    look()
+    assert set(looks) == {22, None}
+    if seed:
+        create_drop.drop_at(path)
+        assert Storage.at(path).names() == []
+    assert rows_of(make(path, key)) == {}
 
 
 def test_a_file_is_created_by_who_lost_the_answer(lake: str) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from log_system.base import LogIdentity
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, read_index, stale
 from log_system.kafka.bound_log import BoundLog
@@ -16,7 +17,15 @@ from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
 from log_system.report import Mended, Progress, RepairReport, Report, advice
-from snapshot.errors import ConflictError, CorruptedError, DataLostError, FencedError, InvalidInputError
+from snapshot.errors import (
+    ConflictError,
+    CorruptedError,
+    DataLostError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    TableReplacedError,
+)
 from snapshot.messages import counted
 
 _ATTEMPTS_MAX = 200
@@ -48,6 +57,8 @@ def repair(
         What was done, and the differences that remain.
 
     Raises:
+        NotFoundError: the table was dropped; there is no topic of this repair.
+        TableReplacedError: the table was dropped and created again.
         UnavailableError: the broker or the file system does not answer; repair again.
         FencedError: another publisher took the log over; repair again.
         ConflictError: other writers committed first too often; repair again.
@@ -57,6 +68,8 @@ def repair(
     # Step 1.
     made = False
     if describe_topic(log.client, log.topic) is None:
+        # A drop removes the table before its topic.
+        table.files.latest()
         if not table.spec.owns_topic:
             return _reported(actions, (), verify(None))
         made = table.storage.ensure()
@@ -250,20 +263,28 @@ def _keep_ids(table: BoundLog, *, made: bool) -> list[str]:
 
     Returns:
         What was done.
+
+    Raises:
+        NotFoundError: the table was dropped, and the topic that this repair created is removed again.
     """
     log = table.settings
     ids = existing_ids(log.client, log.topic)
     for _ in range(_ATTEMPTS_MAX):
-        newest = table.files.latest()
-        spec = table.files.spec_at_least(newest)
-        known = TopicIds(spec.topic_id, spec.cluster_id)
-        if known == ids or not (made or spec.topic_id):
-            return []
-        after = replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
         try:
+            newest = table.files.latest()
+            spec = table.files.spec_at_least(newest)
+            known = TopicIds(spec.topic_id, spec.cluster_id)
+            if known == ids or not (made or spec.topic_id):
+                return []
+            after = replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
             table.files.alter(after, newest + 1, f"repair-{uuid.uuid4().hex}")
         except ConflictError:
             continue
+        except (NotFoundError, TableReplacedError):
+            if made:
+                identity = LogIdentity(made, ids.topic_id, ids.cluster_id)
+                table.storage.remove(table.spec.table_id, identity, dropping=False, deleted=lambda: None)
+            raise
         claim(log.client, log.topic, ids, spec.table_id)
         return [f"stored the id of the recreated topic {log.topic!r} in snapshot {newest + 1}"]
     msg = f"table {table.path!r}: others committed first {_ATTEMPTS_MAX} times in a row; repair again."

@@ -173,8 +173,8 @@ class KafkaClient:
     def producer(self, transactional_id: str | None, **overrides: Setting) -> Producer:
         """Create an idempotent producer; with a transactional id, a transactional one.
 
-        If the broker's ``auto.create.topics.enable`` is on, the first record to a missing topic creates it with the
-        wrong number of partitions: check the topic before publishing.
+        A record to a missing topic does not create it, even if the broker creates topics by
+        default (``auto.create.topics.enable``): the table may have been dropped.
 
         Args:
             transactional_id: the publisher's id; ``init_transactions`` fences the previous producer with this id.
@@ -183,7 +183,7 @@ class KafkaClient:
         Raises:
             InvalidInputError: an option is invalid, or a reference cannot be resolved.
         """
-        must: dict[str, Setting] = {"enable.idempotence": True, "acks": "all"}
+        must: dict[str, Setting] = {"enable.idempotence": True, "acks": "all", "allow.auto.create.topics": False}
         if transactional_id is not None:
             must["transactional.id"] = transactional_id
         config = self._config(PRODUCER_DEFAULTS, _CONSUMER_ONLY, {**must, **overrides})

@@ -1,7 +1,7 @@
 """The topic of a table: created with the table, checked before use, deleted with the table.
 
-Lookups use only the admin API, because a producer that looks up a missing topic creates it if the broker's
-``auto.create.topics.enable`` is on. Each function raises ``UnavailableError`` if the broker does not respond.
+Lookups use only the admin API, which creates no topic. Each function raises ``UnavailableError`` if the broker does not
+respond.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ TWICE = {
 }
 """Points of tables with an eventual log that are reached more than once."""
 CREATE = ("intent", "topic", "rename", "index", "make-delta", "delete-file")
-DROP = ("intent", "delete-tree", "delete-topic", "delete-groups", "remove-files")
+DROP = ("intent", "remove-log", "delete-topic", "delete-groups", "remove-files", "delete-tree")
 COMPACT = ("merge", "fold", "trim", "drop-folded")
 EXPIRING = ("commit", "delete-file", "index-delete")
 ALTERING = ("alter", "rename", "index", "commit", "end")

@@ -13,14 +13,17 @@ import pytest
 from log_system.index import LogIndex
 from log_system.kafka.audit import repair as repair_module
 from log_system.kafka.audit import verify_eventual
+from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.topic_storage import TopicStorage
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.log import DeltaLog
-from snapshot.errors import DataLostError, FencedError, TableStoreError, UnavailableError
+from snapshot.errors import DataLostError, FencedError, NotFoundError, TableStoreError, UnavailableError
+from tablestore.ddl import create_drop
 from tablestore.write import writer as writer_module
 from tests.harness.damage import PARTITIONS, Damaged, lose_end, lose_index, lose_register, lose_topic
 from tests.harness.faults import Crash, failing, preceded
-from tests.harness.local_writes import drain, fold, rows_of
+from tests.harness.local_writes import drain, fold, make_table, rows_of
 from tests.harness.table_audit import assert_index_is_true, audit
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -107,6 +110,21 @@ def test_a_repair_that_dies_at_any_step_lets_nobody_publish_behind_what_is_lost(
     with suppress(TableStoreError):
         table.write(7)
     finish(table)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "is_lost"),
+    [(repair_module, "describe_topic", False), (TopicStorage, "ensure", True), (DeltaLog, "alter", True)],
+    ids=["before it looks for the topic", "before it creates the topic", "before it stores the topic's id"],
+)
+def test_a_repair_beside_a_drop_leaves_no_topic(table: Damaged, owner: Any, name: str, is_lost: bool) -> None:
+    client = table.open().log.settings.client
+    if is_lost:
+        table.drop_topic()
+    with preceded(owner, name, lambda: create_drop.drop(table.open())), pytest.raises(NotFoundError):
+        table.repair()
+    assert describe_topic(client, table.topic) is None
+    assert make_table(table.path, table.servers, table.topic).spec.owns_topic
 
 
 def test_a_repair_of_an_eventual_log_does_not_list_what_was_committed_since(

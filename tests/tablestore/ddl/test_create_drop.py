@@ -319,8 +319,8 @@ def test_a_topic_that_somebody_uses_since_a_create_died_is_theirs(
 
 
 DROP_POINTS = [
-    (Storage, "put", 1), (Storage, "delete_tree", 1), (topic_storage, "delete_topic", 1), (Storage, "put", 2),
-    (topic_storage, "delete_groups", 1), (Storage, "delete_tree", 2),
+    (Storage, "put", 1), (create_drop, "remove_log", 1), (topic_storage, "delete_topic", 1), (Storage, "put", 2),
+    (topic_storage, "delete_groups", 1), (create_drop, "remove_log", 2), (Storage, "delete_tree", 1),
 ]  # fmt: skip
 
 
@@ -340,7 +340,7 @@ def test_a_drop_that_dies_anywhere_is_finished_by_the_next_create(
     table = make_table(path, servers, name)
     with failing(owner, call, after=after, hits=range(hit, hit + 1)), pytest.raises(Crash):
         create_drop.drop(table)
-    if (call, hit) == ("put", 1) or (call, hit, after) == ("delete_tree", 1, False):
+    if (call, hit) == ("put", 1) or (call, hit, after) == ("remove_log", 1, False):
         # Nothing is gone yet: the table is still there, and whoever uses it on may.
         with pytest.raises(AlreadyExistsError):
             make_table(path, servers, name)
@@ -352,16 +352,21 @@ def test_a_drop_that_dies_anywhere_is_finished_by_the_next_create(
     assert again.spec.owns_topic
 
 
-def test_a_drop_that_died_within_the_delta_log_is_finished_by_the_next_create(
-    kafka: object, tmp_path: Path, topic: Callable[[], str]
+@pytest.mark.parametrize("finish", ["drop", "create"])
+def test_a_drop_that_died_within_the_delta_log_is_finished(
+    kafka: object, tmp_path: Path, finish: str, topic: Callable[[], str]
 ) -> None:
+    """Earlier versions removed the entries one after another."""
     servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "t"
     table = make_table(path, servers, name)
     for version in (1, 2):
         table.files.log.commit(version, add=[], info={"kind": "compact"})
-    with failing(Storage, "delete_tree"), pytest.raises(Crash):
+    with failing(create_drop, "remove_log"), pytest.raises(Crash):
         create_drop.drop(table)
     (path / "_changes" / "_delta_log" / f"{0:020d}.json").unlink()
+    if finish == "drop":
+        create_drop.drop_at(str(path))
+        assert not path.exists()
     assert make_table(path, servers, name).files.latest() == 0
 
 

@@ -1,0 +1,46 @@
+"""Removes a Delta log so that a reader finds all of it, or finds out that it was removed."""
+
+from __future__ import annotations
+
+from snapshot.errors import NotFoundError
+from snapshot.storage import Storage
+
+_LOG = "_delta_log"
+_REMOVED = f"{_LOG}/_removed"
+"""An empty file beside the entries of a log that is being removed from an object store; Delta readers ignore it."""
+
+
+def remove_log(storage: Storage) -> None:
+    """Remove the Delta log of a folder, so that there is no Delta table. A crash leaves a rest; call this again.
+
+    A local folder is renamed first, so that the log is there as a whole or not at all. An object store cannot do that:
+
+    1. Put a mark. From now on, a reader that finds a part of the log knows that it is being removed.
+    2. Remove all entries but the newest, in any order, and then that one: without it, what is left would seem to be an
+       older version of the table.
+    3. Remove the mark.
+    """
+    if storage.is_local:
+        storage.remove_tree(_LOG)
+        return
+    names = sorted(file.name for file in storage.files(_LOG) if file.name != _REMOVED)
+    if not names and not storage.exists(_REMOVED):
+        return
+    # Step 1.
+    storage.put(_REMOVED, b"")
+    # Step 2.
+    newest = max((name for name in names if name.endswith(".json") and name.count("/") == 1), default=None)
+    storage.remove_files([name for name in names if name != newest])
+    # Step 3.
+    storage.delete(*([newest] if newest else []), _REMOVED)
+
+
+def check_not_removed(storage: Storage) -> None:
+    """Check that a Delta log that cannot be read is not being removed.
+
+    Raises:
+        NotFoundError: it is, or what an interrupted removal has left.
+    """
+    if storage.exists(_REMOVED):
+        msg = f"{storage.root}: there is no Delta table: it is being dropped, or dropping it was interrupted."
+        raise NotFoundError(msg)
