@@ -496,22 +496,6 @@ def test_b42_an_answer_that_is_lost_is_found_out(
     assert len(ends) == (1 if landed else 2)
 
 
-@pytest.mark.slow
-def test_a_transaction_that_runs_out_of_time_says_so(lab: Lab, made: Topics) -> None:
-    """The broker looks for such transactions every ten seconds, and fences their producers."""
-    topic = made()
-    client = KafkaClient({"bootstrap.servers": lab.wire.servers}, "properties.")
-
-    def slow() -> Iterator[EncodedMessages]:
-        for number in range(2):
-            yield EncodedMessages(None, pa.array([b"%d" % number], pa.large_binary()), None, None)
-            time.sleep(12)
-
-    with pytest.raises(InvalidInputError, match=r"'properties.transaction.timeout.ms' = 1000.*maxRowsPerTrigger"):
-        TransactionalWriter(client, topic, "p", 1000).write(Batch(topic, 0), slow)
-    assert lab.wire.values(topic) == []
-
-
 def test_a_transaction_timeout_beyond_the_brokers_names_the_option(lab: Lab, made: Topics, checkpoint: Path) -> None:
     given = {**EXACTLY, "checkpointLocation": str(checkpoint), "properties__transaction__timeout__ms": 3_600_000}
     with pytest.raises(InvalidInputError, match=r"shorter 'properties\.transaction\.timeout\.ms'"):

@@ -21,6 +21,11 @@ def suspend(pid: int) -> None:
     until(lambda: all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
 
 
+def wait_until_suspended(pid: int | None) -> None:
+    """Wait until a process has suspended itself."""
+    until(lambda: _state(Path(f"/proc/{pid}")) == "T")
+
+
 def _state(thread: Path) -> str:
-    """Return the state of a thread, which follows its name in parentheses."""
+    """Return the state of a process or thread, which follows its name in parentheses."""
     return (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]

@@ -18,6 +18,7 @@ from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import changes_of, run
 from tests.harness.local_writes import drain, make_table, publisher_of, write
+from tests.harness.suspend import wait_until_suspended
 from tests.harness.table_audit import assert_log_is_table
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -65,7 +66,7 @@ def zombie_publishes_nothing(
     zombie = CONTEXT.Process(target=run, args=(str(path), "zombie", range(1), ROWS, point, hit), kwargs={"stop": True})
     zombie.start()
     try:
-        wait_until_stopped(zombie.pid)
+        wait_until_suspended(zombie.pid)
         time.sleep(seconds)
         table = TableContext.open(str(path))
         assert table.files.latest() == 1, "the zombie was to fall asleep while it publishes"
@@ -86,12 +87,3 @@ def zombie_publishes_nothing(
     write(Writer(table, publisher), changes_of(8, ROWS))
     publisher.discard()
     assert_log_is_table(path, kafka.bootstrap_servers, name, PARTITIONS)
-
-
-def wait_until_stopped(pid: int | None) -> None:
-    """Wait until a process sleeps by SIGSTOP."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    stat = Path(f"/proc/{pid}/stat")
-    while stat.read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < until, "the point was never reached"
-        time.sleep(0.02)

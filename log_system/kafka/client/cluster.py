@@ -29,7 +29,7 @@ from log_system.kafka.client.admin_requests import (
     id_of,
     look_up,
 )
-from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
+from log_system.kafka.client.connect import Handle, KafkaClient, Setting, kafka_errors
 from log_system.kafka.client.consumers import READER
 from log_system.kafka.client.errors import NOTHING_THERE, codes, is_unavailable
 from log_system.kafka.client.shared_admin import forget
@@ -305,10 +305,18 @@ def has_offsets(client: KafkaClient, group: str, topic: str, partitions: int) ->
 class GroupOffsets:
     """The committed offsets of a consumer group, read and committed without joining the group."""
 
-    def __init__(self, client: KafkaClient, group: str) -> None:
-        """Create the object for ``group``; nothing connects before the first call."""
+    def __init__(self, client: KafkaClient, group: str, **overrides: Setting) -> None:
+        """Create the object for ``group``; nothing connects before the first call.
+
+        Args:
+            client: the cluster.
+            group: the group.
+            overrides: options of the consumer by name. One that is not ``read_committed`` does not wait for open
+                transactions that move the offsets.
+        """
         self._client = client
         self._group = group
+        self._overrides = overrides
         self._consumer: Any = None
 
     def committed(self, partitions: Sequence[Partition]) -> Offsets:
@@ -344,5 +352,5 @@ class GroupOffsets:
 
     def _open(self) -> Any:
         if self._consumer is None:
-            self._consumer = self._client.consumer(self._group)
+            self._consumer = self._client.consumer(self._group, **self._overrides)
         return self._consumer

@@ -197,9 +197,9 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
             ". A row with its key has to fit into one Kafka message: make the row smaller, or raise "
             f"{prefix}message.max.bytes here and max.message.bytes of the topic."
         )
+    timeout = "log.transaction-timeout" if prefix == "kafka." else f"{prefix}transaction.timeout.ms"
     if error.code() in _LONG_TRANSACTION:
-        option = "log.transaction-timeout" if prefix == "kafka." else f"{prefix}transaction.timeout.ms"
-        return f". Set a shorter '{option}', or raise the broker's transaction.max.timeout.ms."
+        return f". Set a shorter '{timeout}', or raise the broker's transaction.max.timeout.ms."
     if error.code() in _REJECTED:
         return (
             ". Either the clock of this machine is too far ahead of the broker's (the topic's "
@@ -214,7 +214,10 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
         return f". Correct or leave out option '{prefix}{name}'.{' ' if near else ''}{near}"
     topic = "kafka.topic" if prefix == "kafka." else "the topic"
     return {
-        FencedError: ". Another publisher has taken over the log: do not write again with this one, recover first.",
+        FencedError: (
+            f". Another publisher has taken over the log, or the transaction took longer than '{timeout}': do not "
+            "write again with this one, recover first."
+        ),
         UnavailableError: f". Check that {servers} is running and can be reached from this machine, then retry.",
         OutcomeUnknownError: ". It may have landed: throw this producer away and recover before writing again.",
         NotFoundError: f". Check {topic} and {servers}: the topic may have been deleted.",

@@ -27,8 +27,15 @@ from tablestore.connectors.kafka.message_sender import MessageSender, send_all
 logger: Final = logging.getLogger("tablestore")
 _ATTEMPTS_MAX: Final = 3
 _TIMEOUT_MS: Final = 120_000
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A clock that does not stand still while the machine sleeps, as ``time.monotonic`` does."""
+_UNCOMMITTED: Final = {"isolation.level": "read_uncommitted"}
 Messages = Callable[[], Iterable[EncodedMessages]]
 """Returns an iterable over all staged messages; each call starts from the first message."""
+
+
+class _TimedOutError(InvalidInputError):
+    """The broker aborted the transaction, and nothing of it is in the topic."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class TransactionalWriter:
         """Return the query's transactional id, which is also the name of the register's consumer group."""
         return f"{self.prefix}-{batch.query}"
 
-    def write(self, batch: Batch, messages: Messages) -> bool:
+    def write(self, batch: Batch, messages: Messages, *, again: bool = False) -> bool:
         """Write a micro-batch unless it is already in the topic.
 
         1. Take over the query's transactional id. This fences any earlier writer and aborts its open transaction.
@@ -72,7 +79,14 @@ class TransactionalWriter:
         3. Send the messages, advance the register and commit, all in one transaction. A crash here leaves either all
            or nothing; Spark then repeats the micro-batch, and step 2 detects which.
 
-        An in-doubt commit (the broker's answer was lost) is resolved by an immediate retry of the same steps.
+        An in-doubt commit (the broker's answer was lost) is resolved by an immediate retry of the same steps, and so
+        is, once, a transaction that the broker aborted after its timeout, as while the machine slept. Another run of
+        the query may have taken over meanwhile, so a retry first looks whether the register has advanced.
+
+        Args:
+            batch: the micro-batch.
+            messages: its messages.
+            again: whether an earlier call in this process has failed.
 
         Returns:
             Whether this call wrote the micro-batch.
@@ -87,12 +101,15 @@ class TransactionalWriter:
         began = time.monotonic()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
+                if (again or attempt > 1) and self._is_written(batch):
+                    return False
                 return self._write(batch, messages)
-            except (OutcomeUnknownError, UnavailableError) as error:
+            # The run that has taken this one's place removes what this one has staged.
+            except (OutcomeUnknownError, UnavailableError, FileNotFoundError, _TimedOutError) as error:
                 self._check_topic()
                 # Retry an in-doubt commit regardless of the elapsed time; the retry reads the register.
                 out = isinstance(error, UnavailableError) and time.monotonic() - began > self.client.wait_seconds
-                if attempt == _ATTEMPTS_MAX or out:
+                if attempt == _ATTEMPTS_MAX or out or (isinstance(error, _TimedOutError) and attempt > 1):
                     raise
                 logger.warning(
                     "micro-batch %d into topic %r: %s Looking whether it landed.", batch.number, self.topic, error
@@ -110,9 +127,7 @@ class TransactionalWriter:
             with kafka_errors(doing, self.client, handle=producer):
                 take_over(producer, self.client.wait_seconds)
             # Step 2.
-            at = (self.topic, 0)
-            if register.committed([at]).get(at, 0) > batch.number:
-                logger.info("micro-batch %d is in topic %r already.", batch.number, self.topic)
+            if self._holds(register, batch):
                 return False
             # Step 3.
             with kafka_errors(doing, self.client, handle=producer):
@@ -125,26 +140,38 @@ class TransactionalWriter:
                     producer.commit_transaction(self.client.wait_seconds)
             return True
 
+    def _is_written(self, batch: Batch) -> bool:
+        """Return whether the register says that a micro-batch is written, without waiting for open transactions."""
+        with closing(GroupOffsets(self.client, self.name(batch), **_UNCOMMITTED)) as register:
+            return self._holds(register, batch)
+
+    def _holds(self, register: GroupOffsets, batch: Batch) -> bool:
+        at = (self.topic, 0)
+        if register.committed([at]).get(at, 0) <= batch.number:
+            return False
+        logger.info("micro-batch %d is in topic %r already.", batch.number, self.topic)
+        return True
+
     @contextmanager
     def _fenced_by(self, doing: str, timeout_ms: int) -> Iterator[None]:
         """Name who has fenced the producer: another run of the query, or the broker after the transaction's timeout."""
-        began = time.monotonic()
+        began = time.clock_gettime(_CLOCK)
         try:
             yield
         except FencedError as error:
-            seconds = time.monotonic() - began
+            seconds = time.clock_gettime(_CLOCK) - began
             option = f"{self.client.prefix}transaction.timeout.ms"
             if seconds * 1000 < timeout_ms:
                 msg = (
-                    f"{doing} failed: another run of this query, with the same checkpoint, has taken over ({error}). "
-                    "Stop one of them."
+                    f"{doing} failed: another run of this query, with the same checkpoint, has taken over. Stop one of "
+                    "them."
                 )
                 raise FencedError(msg) from error
             msg = (
                 f"{doing} failed: it took {seconds:.0f} s, and the broker aborts a transaction after "
                 f"'{option}' = {timeout_ms}. Raise that option, or write less at a time ('maxRowsPerTrigger')."
             )
-            raise InvalidInputError(msg) from error
+            raise _TimedOutError(msg) from error
 
     def _check_topic(self) -> None:
         """Raise if the topic was deleted: the client then waits for it until it gives up, without saying so."""

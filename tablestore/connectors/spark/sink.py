@@ -152,8 +152,9 @@ class Sink:
         writer = TransactionalWriter(
             client, options.topic, options.transactional_prefix, options.properties.transaction_timeout_ms
         )
+        write = partial(writer.write, batch, partial(self._staged, names))
         # The query has been answered before, when it opened the sink.
-        Outages(was_answered=self.is_stream).outlast(partial(writer.write, batch, partial(self._staged, names)))
+        Outages(was_answered=self.is_stream).outlast(write, partial(write, again=True))
 
         def clear_up() -> None:
             if batch_number is None:

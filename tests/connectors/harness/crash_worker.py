@@ -11,7 +11,7 @@ from tablestore.connectors.spark.sink import Sink
 from tests.connectors.harness.lab import Lab, batch_of, schema_of
 from tests.connectors.harness.tasks import as_task
 from tests.connectors.harness.wire import Wire
-from tests.crash.kill_points import KillPoint, guarded, set_trap
+from tests.crash.kill_points import KillPoint, fall_asleep, guarded, set_trap
 
 COLUMNS = "id INT, attempt STRING"
 BATCHES = 3
@@ -19,10 +19,20 @@ ROWS = 40
 TASKS = 2
 
 
-def run(servers: str, topic: str, folder: str, attempt: str, guarantee: str, point: str, hit: int) -> None:
-    """Write the micro-batches that are not complete, until done or dead."""
+def run(
+    servers: str,
+    topic: str,
+    folder: str,
+    attempt: str,
+    guarantee: str,
+    point: str,
+    hit: int,
+    stop: bool = False,
+    timeout_ms: int = 10_000,
+) -> None:
+    """Write the micro-batches that are not complete, until done or dead; with ``stop``, fall asleep at the point."""
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
-    trap = KillPoint(point, hit)
+    trap = KillPoint(point, hit, fall_asleep if stop else None)
     set_trap(trap)
     for owner, name, call in ((GroupOffsets, "committed", "register"), (Sink, "run", "task"), (Sink, "commit", "done")):
         setattr(owner, name, guarded(vars(owner)[name], call, trap))
@@ -34,7 +44,7 @@ def run(servers: str, topic: str, folder: str, attempt: str, guarantee: str, poi
         "sink__delivery_guarantee": guarantee,
         "sink__transactional_id_prefix": f"crash-{topic}",
         "checkpointLocation": str(checkpoint),
-        "properties__transaction__timeout__ms": 10_000,
+        "properties__transaction__timeout__ms": timeout_ms,
     }
     source = Lab(Wire(servers)).source("kafka", topic, options)
     for number in range(BATCHES):

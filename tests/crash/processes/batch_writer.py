@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 
 from snapshot.row_kind import CHANGE_TYPE
 from tablestore import open_local
-from tests.crash.kill_points import KillPoint, set_trap
+from tests.crash.kill_points import KillPoint, fall_asleep, set_trap
 from tests.harness.local_writes import Change
 
 KEYS = 40
@@ -22,7 +20,7 @@ def changes_of(batch: int, rows: int) -> list[Change]:
 
 def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit: int, *, stop: bool = False) -> None:
     """Write batches until done or dead; with ``stop``, fall asleep at the point (SIGSTOP) in place of dying there."""
-    set_trap(KillPoint(point, hit, _stop if stop else None))
+    set_trap(KillPoint(point, hit, fall_asleep if stop else None))
     with open_local(path) as table:
         for batch in batches:
             changes = changes_of(batch, rows)
@@ -30,7 +28,3 @@ def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit:
                 {"id": key, "v": value, CHANGE_TYPE: "delete" if value is None else "insert"} for key, value in changes
             ]
             table.write(data, batch=(writer_name, batch))
-
-
-def _stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
