@@ -30,6 +30,7 @@ class TableLog(HasHandle):
             What was done, how log and table compare now, and what to do about the rest.
 
         Raises:
+            NotFoundError: The table was dropped meanwhile; nothing of this repair stays.
             UnavailableError: The broker or the file system does not answer; repair again.
             FencedError: Another writer has taken over the log; repair again.
         """

@@ -104,13 +104,13 @@ def test_a_stop_between_steps_loses_one_step_only(table: Damaged, monkeypatch: p
     monkeypatch.setattr("tablestore.service.verifier._STEP_SNAPSHOTS", 1)
     put, puts = Storage.put, []
 
-    def failing(storage: Storage, name: str, data: bytes) -> None:
-        if name == FILE:
+    def failing(storage: Storage, name: str, data: bytes, folder: int | None = None) -> None:
+        if name == f"{INDEX}/{FILE}":
             puts.append(name)
             if len(puts) == 3:
                 message = "the disk is full"
                 raise UnavailableError(message)
-        put(storage, name, data)
+        put(storage, name, data, folder)
 
     monkeypatch.setattr(Storage, "put", failing)
     with pytest.raises(UnavailableError, match="full"):
