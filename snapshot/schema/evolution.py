@@ -74,7 +74,10 @@ class MoveColumn:
 
 @dataclass(frozen=True)
 class WidenColumn:
-    """Widens the type of a column, a field, a list's ``element`` or a map's ``value``."""
+    """Widens the type of a column, a field, a list's ``element`` or a map's ``value``.
+
+    Until the table has had rows, any other type is possible too.
+    """
 
     path: str
     type: DataType
@@ -111,6 +114,7 @@ def evolved(
     past: Iterable[StructType],
     bound: Mapping[str, str],
     widens: Collection[str] = (),
+    has_values: Callable[[], bool] = lambda: True,
 ) -> StructType:
     """Return the columns after a list of changes, applied in order.
 
@@ -120,6 +124,7 @@ def evolved(
         past: all earlier schemas of the table, with physical names.
         bound: columns that cannot be dropped, renamed or retyped, with the reason.
         widens: those of them that can get a wider type.
+        has_values: tells whether there ever were rows; if not, a column can get any type.
 
     Returns:
         The new columns, with their physical names.
@@ -129,7 +134,7 @@ def evolved(
     """
     used = {path for each in (*past, schema) for path in physical_paths(each)}
     for change in changes:
-        schema = _Editor(used, bound, widens).apply(schema, change)
+        schema = _Editor(used, bound, widens, has_values).apply(schema, change)
         used |= physical_paths(schema)
     return schema
 
@@ -142,11 +147,13 @@ class _Editor:
         used: paths of all physical names that the table has ever had, in lower case.
         bound: see ``evolved``.
         widens: see ``evolved``.
+        has_values: see ``evolved``.
     """
 
     used: set[tuple[str, ...]]
     bound: Mapping[str, str]
     widens: Collection[str]
+    has_values: Callable[[], bool]
 
     def apply(self, schema: StructType, change: Change) -> StructType:
         path = path_of(change.path, schema)
@@ -154,7 +161,7 @@ class _Editor:
         if len(path) == 1 and type(change) in _VERBS and not may_widen:
             self._check_bound(path[0], change)
         if isinstance(change, WidenColumn):
-            result = _retyped(schema, path, change)
+            result = _retyped(schema, path, change, self.has_values)
         elif isinstance(change, AllowNull):
             result = _nullable(schema, path, change)
         else:
@@ -218,9 +225,13 @@ class _Editor:
         return _placed(list(struct.fields), field, change)
 
 
-def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) -> DataType:
+def _retyped(
+    data_type: DataType, path: tuple[str, ...], change: WidenColumn, has_values: Callable[[], bool]
+) -> DataType:
     if path:
-        return _with_child(data_type, path[0], change.path, lambda child, _: _retyped(child, path[1:], change))
+        return _with_child(
+            data_type, path[0], change.path, lambda child, _: _retyped(child, path[1:], change, has_values)
+        )
     nested = StructType, ArrayType, MapType
     if isinstance(data_type, nested) or isinstance(change.type, nested):
         msg = (
@@ -228,13 +239,13 @@ def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) ->
             "'list.element', 'map.value'), or add fields to it."
         )
         raise InvalidInputError(msg)
-    if not can_become(data_type, change.type):
+    if not can_become(data_type, change.type) and has_values():
         msg = (
             f"column {change.path!r} cannot change from {data_type.simpleString()} to "
-            f"{change.type.simpleString()}: a type can only be widened (byte to short to int to bigint, these to "
-            "decimal, all but bigint to double, float to double, decimal to one with no fewer digits before and after "
-            "the point). For another type, rename the column, add a new one, fill it by an update and drop the old "
-            "one, as docs/guide/schema.md shows under 'Another type'."
+            f"{change.type.simpleString()}: once there were rows, a type can only be widened (byte to short to int to "
+            "bigint, these to decimal, all but bigint to double, float to double, decimal to one with no fewer digits "
+            "before and after the point). For another type, rename the column, add a new one, fill it by an update and "
+            "drop the old one, as docs/guide/schema.md shows under 'Another type'."
         )
         raise InvalidInputError(msg)
     return change.type

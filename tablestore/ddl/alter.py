@@ -36,6 +36,8 @@ CHANGEABLE: Final = (
     BLOB_FIELD, IGNORE_DELETE, IGNORE_PREIMAGES,
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
+_WITHOUT_ROWS: Final = frozenset({"create", "alter"})
+"""Operations of the snapshots of a table that has never had rows."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
     "bucket": "the bucket of each row and log record is a hash modulo this number",
     BUCKET_KEY: "the bucket of each row and log record is a hash of these columns",
@@ -121,7 +123,14 @@ def _altered(
     # Files of other writers may have columns that the table has never had.
     schemas = (*(each.schema_json for each in spec.past), table.files.log.schema_json())
     past = [with_physical_names(each) for each in schemas]
-    columns = evolved(before, changes, past=past, bound=_bound(spec), widens=_aggregated(spec))
+    columns = evolved(
+        before,
+        changes,
+        past=past,
+        bound=_bound(spec),
+        widens=_aggregated(spec),
+        has_values=lambda: _had_rows(table, snapshot - 1),
+    )
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
     if columns != before:
         table.log.check_changes(spec, changes)
@@ -132,6 +141,16 @@ def _altered(
     if set_options or reset_options:
         spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
     return spec
+
+
+def _had_rows(table: TableContext, newest: int) -> bool:
+    """Return whether some snapshot up to the newest one had rows, or may have had and has expired."""
+    oldest = newest
+    for found in table.files.snapshots(newest):
+        oldest = found.id
+        if found.operation not in _WITHOUT_ROWS:
+            return True
+    return oldest != 0
 
 
 def _bound(spec: TableSpec) -> dict[str, str]:

@@ -295,7 +295,7 @@ def test_a_store_table_is_altered_with_its_definition(
     text = shown(another(), "t")
     for refused, words in [
         ("DROP a", "PRIMARY KEY"),
-        ("MODIFY v INT", "from string to int"),
+        ("MODIFY v ROW<x INT>", "widen a nested type by its path"),
         ("ADD n INT NOT NULL", "cannot be NOT NULL"),
         ("RESET ('bucket')", "'bucket' cannot change"),
         ("SET ('compaction.commit' = '1')", "Did you mean"),

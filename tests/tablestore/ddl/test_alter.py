@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DoubleType
+from pyspark.sql.types import BooleanType, DateType, DoubleType, IntegerType
 
 from snapshot.errors import ConflictError, InvalidInputError
-from snapshot.schema.evolution import AddColumn, DropColumn
-from tablestore import TableStore
+from snapshot.schema.evolution import AddColumn, DropColumn, WidenColumn
+from tablestore import TableStore, open_local
 from tablestore.datasource import TableStoreDataSource
 from tablestore.read import base_table_columns
 from tablestore.write.writer import Writer
@@ -250,6 +251,30 @@ def test_options_change_or_are_refused_by_name(spark: SparkSession, table: Table
     assert other.refresh().options.compaction.commits == 100
     table.alter.set_options({"consumer.expiration-time": "1 h"})
     assert other.refresh().options.consumer_expiration_ms == 3_600_000
+
+
+@pytest.mark.parametrize("key", [["id"], []])
+def test_types_may_change_until_there_are_rows(spark: SparkSession, tmp_path: Path, key: list[str]) -> None:
+    columns = "id bigint, a bigint, b string, s struct<x: string>"
+    table = TableStore.create(spark, tmp_path / "t", columns, primary_key=key)
+    other = TableStore.open(spark, tmp_path / "t")
+    table.alter.widen_column("a", "string")
+    table.alter.add_column("c", "double", after="a")
+    table.alter(WidenColumn("b", IntegerType()), WidenColumn("s.x", DateType()), WidenColumn("c", BooleanType()))
+    assert table.schema.simpleString() == "struct<id:bigint,a:string,c:boolean,b:int,s:struct<x:date>>"
+    with pytest.raises(InvalidInputError, match="in the primary key" if key else "widen a nested type by its path"):
+        table.alter.widen_column(*(("id", "string") if key else ("s", "string")))
+    rows = [(1, "x", True, 7, (date(2026, 1, 2),))]
+    other.write(spark.createDataFrame(rows, table.schema))
+    table.compact()
+    assert [tuple(row) for row in table.read().collect()] == rows
+    base = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
+    assert [(each["a"], each["b"], each["s"]) for each in base] == [("x", 7, {"x": date(2026, 1, 2)})]
+    changes = [batch.to_pylist() for batch in open_local(tmp_path / "t").tail(scan_mode="earliest", follow=False)]
+    assert [(each["a"], each["c"]) for batch in changes for each in batch] == [("x", True)]
+    table.truncate()
+    with pytest.raises(InvalidInputError, match="'a' cannot change from string to bigint: once there were rows"):
+        table.alter.widen_column("a", "bigint")
 
 
 def test_what_cannot_be_changed_is_refused_before_anything_is_written(spark: SparkSession, table: TableStore) -> None:
