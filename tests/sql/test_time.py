@@ -186,7 +186,7 @@ def test_session_windows_aggregate_distinct_values(catalog: Catalog, wire: Wire,
     columns = "k STRING, s TIMESTAMP(3), u STRING, n INT, d DECIMAL(6, 2), WATERMARK FOR s AS s - INTERVAL '20' SECOND"
     dice.shuffle(rows)
     rows.sort(key=lambda row: row["s"][:-1])
-    stream(catalog, wire, topic(), "t", columns, [*rows, {"k": "end", "s": at(900)}], maxRowsPerTrigger="7")
+    stream(catalog, wire, topic(), "t", columns, [*rows, {"k": "end", "s": at(900)}], maxRowsPerTrigger="14")
     outputs = (
         "COUNT(DISTINCT u), COUNT(*), SUM(DISTINCT n), AVG(DISTINCT n), MIN(DISTINCT n), SUM(n), COUNT(DISTINCT u, n), "
         "COUNT(DISTINCT n) FILTER (WHERE u = 'x'), SUM(DISTINCT n) FILTER (WHERE u = 'none'), SUM(DISTINCT d)"

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 from tablestore import session
+from tests.conftest import QUICK
 
 
 def main(servers: str, source: str, target: str, folder: str) -> None:
     """Run until everything that is in the source is in the target, in micro-batches of a few rows."""
     # A task that fails is tried again, as on a cluster; with so few rows in a batch it has written some before that.
-    spark = session("exactly-once", master="local[2, 4]", warehouse=Path(folder) / "warehouse")
+    spark = session("exactly-once", master="local[2, 4]", warehouse=Path(folder) / "warehouse", config=QUICK)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "4")
     base = {"properties.bootstrap.servers": servers, "format": "json"}
     reading = {"topic": source, "scan.startup.mode": "earliest-offset", "maxRowsPerTrigger": "40"}

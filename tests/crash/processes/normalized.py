@@ -20,6 +20,7 @@ from tablestore.normalize.keyed_state import KeyedState
 from tablestore.session import session
 from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.table.store import TableStore
+from tests.conftest import QUICK
 from tests.crash.kill_points import KillPoint, guarded
 from tests.crash.matrix.cases import Case
 from tests.crash.matrix.runner import SPARK_SECONDS, Result
@@ -33,8 +34,7 @@ _DRIVER_POINTS = ("emit", "given")
 
 def run_normalized(job: Job, kill: Callable[[int], None]) -> None:
     """Run the query from its checkpoint to the log's end; ``kill`` is called at the point, with the driver."""
-    config = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": 2}
-    spark = session(master="local[2]", config=config)
+    spark = session(master="local[2]", config={**QUICK, "spark.driver.memory": "512m"})
     driver = os.getpid()
     trap = KillPoint(job.point, job.hit, lambda: kill(driver))
     if job.who != NOBODY and not job.point.startswith(_DRIVER_POINTS):

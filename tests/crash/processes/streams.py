@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tablestore.datasource import TableStoreDataSource
 from tablestore.session import session
 from tablestore.table.store import TableStore
+from tests.conftest import QUICK
 from tests.crash.kill_points import KillPoint, set_trap
 from tests.crash.processes.batches import BATCHES, FOREACH_BATCH, NOBODY, Job, changes_of
 
@@ -41,7 +42,7 @@ def lay_out(job: Job) -> None:
 
 def run_query(job: Job, kill: Callable[[int], None]) -> None:
     """Run the query from its checkpoint to the end of its input; ``kill`` is called at the point, with the driver."""
-    spark = session(master="local[2]", config={"spark.ui.enabled": False, "spark.driver.memory": "512m"})
+    spark = session(master="local[2]", config={**QUICK, "spark.driver.memory": "512m"})
     ddl = "id bigint, v string" + (", _change_type string" if job.key else "")
     reader = spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1)
     frame = reader.json(str(_beside(job, "input")))
