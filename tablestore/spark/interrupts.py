@@ -46,16 +46,33 @@ def interrupt_quietly(spark: SparkSession) -> None:
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Keep Py4J from logging a traceback if Ctrl-C interrupts the start of Spark.
+    """Let Ctrl-C and SIGTERM end the start of Spark without tracebacks, and without a JVM that runs on.
 
-    PySpark's handler is called there until the session exists. Errors are raised, too, so hiding them loses nothing.
+    They wait until the JVM has started: PySpark would remove the folder into which the JVM writes its port, and a JVM
+    that cannot write it neither ends nor serves anyone. From then on, PySpark handles Ctrl-C until the session exists.
+    Py4J logs a traceback there; errors are raised, too, so hiding it loses nothing.
     """
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, note)
     root = logging.getLogger()
     root.addFilter(_is_not_of_py4j)
     try:
         yield
     finally:
         root.removeFilter(_is_not_of_py4j)
+        for number, handler in before.items():
+            if signal.getsignal(number) is note:
+                signal.signal(number, handler)
+        if noted:
+            signal.raise_signal(noted[0])
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.table_harness import TableHarness
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.crash
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
@@ -68,6 +69,18 @@ threading.Thread(target=interrupt, daemon=True).start()
 app(["sql", "-w", sys.argv[1], "-s", "execution.runtime-mode=batch", "-e", "SELECT 1 + RAND()"])
 """
 
+AS_THE_JVM_STARTS = """
+import os, signal, sys, threading
+from tablestore.cli import app
+
+def interrupt(event, args):
+    if event == "subprocess.Popen" and "spark-submit" in str(args):
+        threading.Timer(1, os.kill if sys.argv[2] == "15" else os.killpg, (os.getpid(), int(sys.argv[2]))).start()
+
+sys.addaudithook(interrupt)
+app(["sql", "-w", sys.argv[1], "-s", "execution.runtime-mode=batch", "-e", "SELECT 1 + RAND()"])
+"""
+
 
 def started(*command: str) -> subprocess.Popen[str]:
     """Start a process in a group of its own, as a terminal does."""
@@ -105,6 +118,25 @@ def test_ctrl_c_while_spark_starts_shows_no_traceback(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert "Traceback" not in err
     assert process.returncode == 130
+
+
+def is_alive(group: int) -> bool:
+    """Return whether a process group has a process."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_jvm_starts_leaves_no_jvm_behind(tmp_path: Path, number: int) -> None:
+    """PySpark's clean-up let the JVM fail with a stack trace, and run on for good."""
+    with started("-c", AS_THE_JVM_STARTS, str(tmp_path / "w"), str(int(number))) as process:
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130
+    assert "Exception" not in err
+    until(lambda: not is_alive(process.pid))
 
 
 def test_a_handle_goes_on_after_ctrl_c_in_the_midst_of_writes(
