@@ -131,6 +131,8 @@ class Alter(HasHandle):
     def widen_column(self, name: str, data_type: DataType | str) -> Snapshot | None:
         """Change a column's type to a wider one, which holds all values of the current type.
 
+        Until the table has had rows, any other type is possible too.
+
         Args:
             name: The column, or the path of a field, of a list's ``element`` or a map's ``value``.
             data_type: The new type, as for ``add_column``.
