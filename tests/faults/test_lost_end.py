@@ -110,7 +110,7 @@ def test_a_writer_that_runs_does_not_publish_in_the_place_of_what_is_gone(
     writer = rig.writer()
     write(writer, changes(1))
     lose_ends(broker, rig.topic, dict.fromkeys(range(PARTITIONS), 0))
-    with pytest.raises(PublishPendingError, match="published up to offset") as caught:
+    with pytest.raises(PublishPendingError, match=r"the last published record.* is not there any more") as caught:
         write(writer, changes(2, rows=60))
     assert isinstance(caught.value.__cause__, DataLostError)
     rig.close()

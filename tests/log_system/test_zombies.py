@@ -57,6 +57,19 @@ def test_a_zombie_whose_transactional_id_the_broker_has_forgotten_publishes_noth
         zombie_publishes_nothing(kafka, tmp_path / "t", topic(), "flush:after", size | timeout, seconds=3.5)
 
 
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_a_publisher_whose_transaction_the_broker_has_aborted_publishes_when_it_wakes(
+    tmp_path: Path, topic: Callable[[], str], size: dict[str, Any]
+) -> None:
+    """The machine may have slept; nobody else has taken over."""
+    cleanup = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+    with LocalKafka(properties=cleanup) as kafka:
+        path, name = tmp_path / "t", topic()
+        with asleep(kafka, path, name, "produce:after", size | {"log__transaction_timeout": "1 s"}):
+            time.sleep(2)
+        assert_log_is_table(path, kafka.bootstrap_servers, name, PARTITIONS)
+
+
 def zombie_publishes_nothing(
     kafka: LocalKafka, path: Path, name: str, point: str, size: dict[str, Any], seconds: float = 0.0
 ) -> None:

@@ -68,7 +68,7 @@ class Sender:
         """Return the position after the last record; the producer must have been flushed.
 
         Raises:
-            TableStoreError: the broker rejected a record, or has not acknowledged the last one.
+            TableStoreError: the broker rejected a record, or has not acknowledged all.
             DataLostError: the records are below earlier published offsets: the topic was created again, or the broker
                 has lost the end of the log.
         """
@@ -79,7 +79,11 @@ class Sender:
             if self._landed is None:
                 msg = "the last record was not confirmed"
                 raise TimeoutError(msg)
-        first = self._landed + 1 - self._records
+            first = self._landed + 1 - self._records
+            if first < self._position.end <= self._landed:
+                # The client may have given records up that waited while this process slept. The next take-over looks.
+                msg = "records before the last one may not have been delivered"
+                raise TimeoutError(msg)
         if first < self._position.end:
             # The transaction is still open, so readers will not see its records.
             raise shorter(self._log, self._partition, self._position.end, first)
