@@ -62,7 +62,7 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Queries of a few rows take a quarter less without compiling them (measured); processes that tests start compile."""
+"""Queries of a few rows take a quarter less without compiling them (measured). Most processes of tests compile."""
 
 # A real part behind an example makes it slow and never equally fast; that is no sign of a bad test here.
 SLOW_PARTS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
