@@ -13,7 +13,6 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -62,30 +61,36 @@ def run(bench: Bench) -> list[Result]:
     command = [python, script, bench.kafka.bootstrap_servers, topic, _COLUMNS, str(keys), warehouse, str(CORES)]
     # PyFlink adds this to the class path of its JVM.
     with answering(command, {"HADOOP_CLASSPATH": os.pathsep.join(map(str, jars))}) as ask:
-        paimon = _Paimon(ask)
+        paimon = _Paimon(ask, Path(warehouse, "default.db"))
         contestants: dict[str, Callable[[], float]] = {
             "ours": lambda: _ours(bench, topic, keys, count // _SNAPSHOTS),
             "Paimon": paimon.ingest,
         }
         turns = bench.take_turns("paimon", contestants, rounds=2, rows=count)
-    made = [_snapshots(each) for each in sorted(Path(warehouse, "default.db").glob("ingest_*"))[1:]]
     what = f"ingest {count_text(count)} upserts of {count_text(keys)} keys, JSON, whole run, {_SNAPSHOTS} snapshots"
-    name = f"Paimon on Flink {_FLINK}, snapshots {', '.join(map(str, made))}"
+    name = f"Paimon on Flink {_FLINK}, snapshots {', '.join(map(str, paimon.made[1:]))}"
     return [at_least(what, turns["ours"], turns["Paimon"], 3.0, name)]
 
 
 class _Paimon:
-    """Ingests with checkpoints so far apart that a run as long as those before has the wanted number of snapshots."""
+    """Ingests with checkpoints so far apart that a run like the one before has the wanted number of snapshots.
 
-    def __init__(self, ask: Callable[[str], float]) -> None:
+    Attributes:
+        made: the number of snapshots of each run.
+    """
+
+    def __init__(self, ask: Callable[[str], float], tables: Path) -> None:
         self._ask = ask
-        self._seconds: list[float] = []
+        self._tables = tables
+        self._milliseconds = 2_000.0
+        self.made: list[int] = []
 
     def ingest(self) -> float:
         """Return the seconds of a run."""
-        expected = median(self._seconds[-2:]) if self._seconds else 20.0
-        self._seconds.append(self._ask(str(round(expected / _SNAPSHOTS * 1000))))
-        return self._seconds[-1]
+        taken = self._ask(str(round(self._milliseconds)))
+        self.made.append(_snapshots(self._tables / f"ingest_{len(self.made)}"))
+        self._milliseconds *= self.made[-1] / _SNAPSHOTS
+        return taken
 
 
 def _ours(bench: Bench, topic: str, keys: int, rows: int) -> float:
