@@ -264,7 +264,7 @@ def test_a_query_waits_for_the_broker_of_an_eventual_log(
     spark: SparkSession, source: TableStore, tmp_path: Path, topic: Callable[[], str], way: str
 ) -> None:
     with LocalKafka(properties=PATIENT) as broker:
-        options = {"log__consistency": "eventual", "log__request_timeout": "1 s"}
+        options = {"log__consistency": "eventual", "log__request_timeout": "4 s"}
         sink = make(spark, tmp_path / "sink", broker.bootstrap_servers, topic(), **options)
         source.write(frame(spark, [(1, "a")]))
         query = begin(way, source.read_stream().select("id", "v"), sink, tmp_path / "checkpoint", trigger=STEADY)
@@ -272,7 +272,7 @@ def test_a_query_waits_for_the_broker_of_an_eventual_log(
         suspend(broker.pid)
         source.write(frame(spark, [(2, "b")]))
         # Several times as long as a request may take.
-        query.awaitTermination(10)
+        query.awaitTermination(12)
         os.kill(broker.pid, signal.SIGCONT)
         query.processAllAvailable()
         query.stop()
