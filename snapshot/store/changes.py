@@ -88,9 +88,11 @@ class SnapshotChanges:
         """
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
-        changed = (f for f in found.added if not is_tombstones(f.path))
-        by_name = sorted(changed, key=lambda f: f.path.rpartition("/")[2])
-        in_order = listed_changes(found) if LISTED in found.info else by_name
+        if LISTED in found.info:
+            in_order = listed_changes(found)
+        else:
+            changed = (f for f in found.added if not is_tombstones(f.path))
+            in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2])
         mixed = set()
         for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else bucket_in(file.path)

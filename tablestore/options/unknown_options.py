@@ -175,7 +175,7 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
         "end-input.",
         "metastore.",
         "commit.callback",
-    ): (_MARKS),
+    ): _MARKS,
     ("clustering.", "sort-compaction.", "zorder."): "leave it out: rows are not ordered by columns outside the key",
     (
         "compaction.",
@@ -207,7 +207,7 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
         "spill-",
         "local-sort.",
         "local-merge-",
-    ): ("leave it out: memory and batch sizes are not set per table"),
+    ): "leave it out: memory and batch sizes are not set per table",
 }
 """What to use instead of options whose names begin so."""
 

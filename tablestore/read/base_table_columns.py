@@ -35,12 +35,17 @@ def shielded(frame: DataFrame, *more: Column) -> DataFrame:
         frame: what Spark reads from files of the table.
         more: further columns to return.
     """
-    columns = [
-        _shielded(F.col(backquoted(field.name)), field.dataType).alias(field.name) if _has_floats(field.dataType)
-        else F.col(backquoted(field.name))
-        for field in frame.schema.fields
-    ]  # fmt: skip
+    columns = [_shielded(F.col(backquoted(field.name)), field.dataType).alias(field.name) for field in frame.schema]
     return frame.select(*columns, *more)
+
+
+def _shielded(column: Column, kind: DataType) -> Column:
+    if isinstance(kind, FloatType | DoubleType):
+        return F.nanvl(column, column)
+    for field in kind.fields if isinstance(kind, StructType) else ():
+        if _has_floats(field.dataType):
+            column = column.withField(backquoted(field.name), _shielded(column.getField(field.name), field.dataType))
+    return column
 
 
 def _has_floats(kind: DataType) -> bool:
@@ -48,15 +53,6 @@ def _has_floats(kind: DataType) -> bool:
     if isinstance(kind, StructType):
         return any(_has_floats(field.dataType) for field in kind.fields)
     return isinstance(kind, FloatType | DoubleType)
-
-
-def _shielded(column: Column, kind: DataType) -> Column:
-    if not isinstance(kind, StructType):
-        return F.nanvl(column, column)
-    for field in kind.fields:
-        if _has_floats(field.dataType):
-            column = column.withField(backquoted(field.name), _shielded(column.getField(field.name), field.dataType))
-    return column
 
 
 def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:

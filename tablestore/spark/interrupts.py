@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _SAID_BY_PY4J: Final = "KeyboardInterrupt while sending command."
 
 
@@ -57,20 +58,14 @@ def starting_quietly() -> Iterator[None]:
     def note(number: int, _frame: FrameType | None) -> None:
         noted.append(number)
 
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
-    for number in before:
-        signal.signal(number, note)
     root = logging.getLogger()
     root.addFilter(_is_not_of_py4j)
     try:
-        yield
+        # A signal that Python does not handle ends the process at once, before PySpark removes anything.
+        with _handled_by(note, [number for number in _ENDING if callable(signal.getsignal(number))]):
+            yield
     finally:
         root.removeFilter(_is_not_of_py4j)
-        for number, handler in before.items():
-            if signal.getsignal(number) is note:
-                signal.signal(number, handler)
         if noted:
             signal.raise_signal(noted[0])
 
@@ -90,14 +85,8 @@ def ended_by_sigterm() -> Iterator[None]:
     def terminated(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
+    with _handled_by(terminated, [signal.SIGTERM]):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -114,12 +103,18 @@ def interrupts_noted() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         noted.set()
 
-    if threading.current_thread() is not threading.main_thread():
+    with _handled_by(note, _ENDING):
         yield noted
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None], numbers: Iterable[int]) -> Iterator[None]:
+    """Let a function handle signals, unless this is not the main thread; one that replaces it meanwhile stays."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers} if is_main else {}
     try:
-        yield noted
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, previous)

@@ -7,7 +7,6 @@ column; `TRIM_PAD` cuts to the length of the column, and pads CHAR by spaces and
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.harness.waiting import PATIENCE_SECONDS
+from tests.sql.query_rows import rows
 
 TRIM = "SET 'table.exec.sink.type-length-enforcer' = 'TRIM_PAD'"
 DROP = "SET 'table.exec.sink.not-null-enforcer' = 'drop'"
@@ -23,12 +23,6 @@ DROP = "SET 'table.exec.sink.not-null-enforcer' = 'drop'"
 @pytest.fixture
 def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
     return Catalog(spark, tmp_path / "warehouse", settings={"execution.runtime-mode": "batch"})
-
-
-def rows(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:
-    frame = catalog.sql(text).frame
-    assert frame is not None
-    return [tuple(row) for row in frame.collect()]
 
 
 def test_lengths_are_ignored_unless_they_are_to_be_cut_and_padded(catalog: Catalog) -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
+from tests.sql.query_rows import rows
 
 
 @pytest.fixture
 def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
     return Catalog(spark, tmp_path / "warehouse", settings={"execution.runtime-mode": "batch"})
-
-
-def rows(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:
-    frame = catalog.sql(text).frame
-    assert frame is not None
-    return [tuple(row) for row in frame.collect()]
 
 
 def test_partial_updates_keep_a_large_value_until_another_one_comes(catalog: Catalog) -> None:

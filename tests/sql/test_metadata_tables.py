@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +12,7 @@ from snapshot.errors import NotFoundError
 from tablestore.sql import Catalog
 from tablestore.table.store import TableStore
 from tests.harness.waiting import PATIENCE_SECONDS
+from tests.sql.query_rows import rows
 
 
 @pytest.fixture
@@ -22,12 +22,6 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
     made.sql("INSERT INTO t VALUES (1, 2, 'a'), (4, 5, 'b'); CALL sys.compact('t'); INSERT INTO t VALUES (7, 8, 'c')")
     made.sql("ALTER TABLE t ADD w BIGINT; INSERT OVERWRITE t VALUES (7, 8, 'd', 1)")
     return made
-
-
-def rows(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:
-    frame = catalog.sql(text).frame
-    assert frame is not None
-    return [tuple(row) for row in frame.collect()]
 
 
 def test_snapshots_name_their_schema_and_what_made_them(catalog: Catalog) -> None:
