@@ -90,7 +90,7 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
 
     given = client_options(option)
     # Spark takes seconds to start.
-    expiration_of(TableContext.open(path, given))
+    expiration_of(TableContext.open(path, given), {})
     with waiting("Reading partitions ..."):
         table = TableStore.open(session(storage=storage_of(path)), path, options=given)
         report = table.maintenance.expire_partitions(dry_run=dry_run)

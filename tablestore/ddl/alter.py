@@ -23,6 +23,7 @@ from tablestore.options.merge_options import (
     is_field_option,
     split_field_option,
 )
+from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.specification import OPTIONS
 from tablestore.options.table_options import parse_options, without_removed
@@ -32,7 +33,7 @@ from tablestore.write.publish import check_index
 CHANGEABLE: Final = (
     "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
     "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
-    "partition.expire-auto", "partition.expiration-", "consumer.expiration-time", "dynamic-partition-overwrite",
+    "partition.", "consumer.expiration-time", "dynamic-partition-overwrite",
     BLOB_FIELD, IGNORE_DELETE, IGNORE_PREIMAGES,
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
@@ -207,6 +208,7 @@ def _properties(
         raise InvalidInputError(msg)
     merge_rule(parsed.merge, spec.arrow, spec.primary_key, spec.partition_by)
     check_blob_fields(spec.schema, parsed.blob_fields or ())
+    check_time(parsed.partition.pattern, parsed.partition.formatter, spec.partition_by)
     return parsed.to_properties()
 
 

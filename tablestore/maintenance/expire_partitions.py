@@ -12,7 +12,8 @@ from snapshot.errors import InvalidInputError
 from snapshot.messages import counted
 from snapshot.records import Snapshot
 from tablestore.context import TableContext
-from tablestore.options.partition_time import PartitionTime
+from tablestore.options.partition_time import PartitionTime, check_time
+from tablestore.options.specification import PartitionOptions
 
 PartitionValues = Mapping[str, object]
 """The values of a partition's columns, by name."""
@@ -47,26 +48,34 @@ class PartitionsReport:
         )
 
 
-def expiration_of(table: TableContext) -> int:
-    """Return after how many milliseconds the table's partitions expire.
+def expiration_of(table: TableContext, given: Mapping[str, str]) -> PartitionOptions:
+    """Return the options by which the table's partitions expire.
+
+    Args:
+        table: the table.
+        given: options that replace the table's.
 
     Raises:
-        InvalidInputError: the table has no partitions, or no ``partition.expiration-time``.
+        InvalidInputError: the table has no partitions, or there is no ``partition.expiration-time``; or a given option
+            is not valid.
     """
-    options, names = table.options.partition, table.spec.partition_by
+    names = table.spec.partition_by
+    options = PartitionOptions.read({**table.options.partition.to_properties(), **given})
+    check_time(options.pattern, options.formatter, names)
     if options.expiration_ms is None or not names:
         msg = (
             f"expire_partitions: table {table.path!r} needs option 'partition.expiration-time' and partition columns; "
-            f"it has {'no such option' if names else 'no partitions'}. Create the table with both."
+            f"it has {'no such option: set it by alter.set_options(), or give it' if names else 'no partitions'}."
         )
         raise InvalidInputError(msg)
-    return options.expiration_ms
+    return options
 
 
 def expire_partitions(
     table: TableContext,
     partitions: Callable[[], Sequence[PartitionValues]],
     delete: Callable[[Sequence[PartitionValues]], Snapshot | None],
+    given: Mapping[str, str],
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -80,13 +89,14 @@ def expire_partitions(
         table: the table.
         partitions: returns the partitions of the newest snapshot's rows.
         delete: deletes all rows of some partitions.
+        given: options that replace the table's.
         dry_run: only report what would be deleted.
         progress: called with the number of partitions deleted so far and the total.
 
     Raises:
-        InvalidInputError: the table has no partitions, or no ``partition.expiration-time``.
+        InvalidInputError: see ``expiration_of``.
     """
-    pattern, before = _rule(table, expiration_of(table), table.files.storage.now_ms(dry_run=dry_run))
+    pattern, before = _rule(table, expiration_of(table, given), table.files.storage.now_ms(dry_run=dry_run))
     # Step 1.
     times = [(values, pattern.of(values)) for values in partitions()]
     old = [values for values, time in times if time is not None and time < before]
@@ -113,20 +123,20 @@ def has_old_partitions(table: TableContext) -> bool:
     Changes that are not compacted yet are not considered. So an expired partition may be noticed late, and one whose
     rows have been deleted may be reported until the next compaction, in which case there is nothing to delete.
     """
-    expiration_ms, names = table.options.partition.expiration_ms, table.spec.partition_by
-    if expiration_ms is None or not names:
+    options, names = table.options.partition, table.spec.partition_by
+    if options.expiration_ms is None or not names:
         return False
-    pattern, before = _rule(table, expiration_ms, int(time.time() * 1000))
+    pattern, before = _rule(table, options, int(time.time() * 1000))
     partitions = {tuple(file.partition.get(name) for name in names) for file in table.files.base_table.files()}
     times = (pattern.of(dict(zip(names, values, strict=True))) for values in partitions)
     return any(time is not None and time < before for time in times)
 
 
-def _rule(table: TableContext, expiration_ms: int, now_ms: int) -> tuple[PartitionTime, datetime]:
+def _rule(table: TableContext, options: PartitionOptions, now_ms: int) -> tuple[PartitionTime, datetime]:
     """Return how to read a partition's time, and the time before which a partition is expired."""
-    options = table.options.partition
+    assert options.expiration_ms is not None
     pattern = PartitionTime(options.pattern or f"${table.spec.partition_by[0]}", options.formatter)
-    return pattern, datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(milliseconds=expiration_ms)
+    return pattern, datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(milliseconds=options.expiration_ms)
 
 
 def _named(values: PartitionValues) -> str:

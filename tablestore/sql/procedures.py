@@ -81,6 +81,12 @@ def _delete_tag(table: TableStore, tag: str) -> Rows:
     return []
 
 
+def _rename_tag(table: TableStore, tagname: str, targettagname: str) -> Rows:
+    table.tags.create(targettagname, tagname)
+    table.tags.delete(tagname)
+    return []
+
+
 def _expire_tags(table: TableStore, older_than: datetime) -> Rows:
     old = [tag.name for tag in table.tags.all() if _at(tag.created_ms) < older_than]
     for name in old:
@@ -127,8 +133,16 @@ def _expire_snapshots(
     return [(str(sum(report.snapshots for report in reports)),)]
 
 
-def _expire_partitions(table: TableStore) -> Rows:
-    report = table.maintenance.expire_partitions()
+def _expire_partitions(
+    table: TableStore,
+    expiration_time: str | None = None,
+    timestamp_formatter: str | None = None,
+    timestamp_pattern: str | None = None,
+    **_: object,
+) -> Rows:
+    report = table.maintenance.expire_partitions(
+        expiration_time=expiration_time, timestamp_formatter=timestamp_formatter, timestamp_pattern=timestamp_pattern
+    )
     return [(name,) for name in report.partitions] or [("No expired partitions.",)]
 
 
@@ -156,6 +170,7 @@ _RUN: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., Rows]]]] = {
     "create_tag": (("result",), _create_tag),
     "create_tag_from_timestamp": (("tag_name", "snapshot_id"), _create_tag_from_timestamp),
     "delete_tag": (("result",), _delete_tag),
+    "rename_tag": (("result",), _rename_tag),
     "expire_tags": (("expired_tags",), _expire_tags),
     "rollback_to": (_BACK, _rollback),
     "rollback_to_as_latest": (_BACK, _rollback),

@@ -136,10 +136,12 @@ class TableHandle(ABC):
             "expiring partitions": self._expire_partitions_if_due,
         }
 
-    def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
-        """Delete old partitions; see ``Maintenance.expire_partitions``."""
+    def expire_partitions(
+        self, given: Mapping[str, str], *, dry_run: bool = False, progress: Progress | None = None
+    ) -> PartitionsReport:
+        """Delete old partitions; see ``Maintenance.expire_partitions``. Given options replace the table's."""
         return expire_partitions(
-            self.refresh(), self._partitions, self._delete_partitions, dry_run=dry_run, progress=progress
+            self.refresh(), self._partitions, self._delete_partitions, given, dry_run=dry_run, progress=progress
         )
 
     def _compact_if_due(self) -> None:
@@ -162,7 +164,7 @@ class TableHandle(ABC):
         # The delete is a write too, so it comes back here.
         self._partitions_checked = now
         if has_old_partitions(self.table):
-            self.expire_partitions()
+            self.expire_partitions({})
 
     @abstractmethod
     def _partitions(self) -> list[PartitionValues]:

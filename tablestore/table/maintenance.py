@@ -44,18 +44,36 @@ class Maintenance(HasHandle):
         return expire(table, rules, dry_run=dry_run, progress=progress)
 
     @exclusive
-    def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
+    def expire_partitions(
+        self,
+        *,
+        expiration_time: str | None = None,
+        timestamp_pattern: str | None = None,
+        timestamp_formatter: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> PartitionsReport:
         """Delete partitions older than ``partition.expiration-time`` as one snapshot, which is published.
 
         Args:
+            expiration_time: A duration such as ``"7 d"``; default: the option of the table.
+            timestamp_pattern: How to form a partition's time; default: ``partition.timestamp-pattern`` of the table.
+            timestamp_formatter: The format of that time; default: ``partition.timestamp-formatter`` of the table.
             dry_run: Only report what would be deleted.
             progress: Called with the number of partitions deleted so far and in all.
 
         Raises:
-            InvalidInputError: The table has no partitions or no such option, or the log's format has no deletes.
+            InvalidInputError: The table has no partitions, or neither it nor the call has an expiration time; an
+                argument is not valid, or the log's format has no deletes.
             ConflictError: Other writers committed first too often; nothing was deleted.
         """
-        return self._handle.expire_partitions(dry_run=dry_run, progress=progress)
+        arguments = {
+            "partition.expiration-time": expiration_time,
+            "partition.timestamp-pattern": timestamp_pattern,
+            "partition.timestamp-formatter": timestamp_formatter,
+        }
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return self._handle.expire_partitions(given, dry_run=dry_run, progress=progress)
 
     @exclusive
     def rollback(self, to: Point) -> Snapshot | None:

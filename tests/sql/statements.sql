@@ -290,7 +290,13 @@ line 1, column 7: unexpected end of statement: expected TABLE or VIEW
 CREATE DATABASE d
 
 ---- error
-line 1, column 8: CREATE DATABASE is not supported: there are tables and views
+line 1, column 8: CREATE DATABASE is not supported: a warehouse is one database: CREATE TABLE makes tables in it
+
+---- CREATE CATALOG
+CREATE CATALOG paimon WITH ('type' = 'paimon', 'warehouse' = 'file:/tmp/paimon')
+
+---- error
+line 1, column 8: CREATE CATALOG is not supported: a warehouse is one catalog: name another by Catalog(spark, folder) or tablestore sql --warehouse
 
 ---- CREATE OR REPLACE
 CREATE OR REPLACE TABLE t (a INT)
@@ -846,7 +852,7 @@ line 1, column 52: unexpected end of statement: expected INSERT INTO or END
 USE CATALOG c
 
 ---- error
-line 1, column 1: USE is not supported: a warehouse is one database
+line 1, column 1: USE is not supported: a warehouse is one catalog with one database, which is always in use
 
 ---- a setting without quotes
 SET execution.runtime-mode = batch

@@ -47,6 +47,11 @@ def test_tags_rollback_and_expiry(spark: SparkSession, tmp_path: Path) -> None:
     assert value() == "b"
 
     call("sys.delete_tag('t', 'one, three')")
+    call("sys.rename_tag('t', 'two', 'second')")
+    assert tags() == {"second": 2}
+    with pytest.raises(NotFoundError, match="two"):
+        call("sys.rename_tag(`table` => 't', tagName => 'two', targetTagName => 'other')")
+    call("sys.rename_tag('t', 'second', 'two')")
     assert tags() == {"two": 2}
     assert call("sys.expire_tags('t', '2020-01-01 00:00:00')") == [("No expired tags.",)]
     assert call("sys.expire_tags(`table` => 't', older_than => '2999-01-01 00:00:00')") == [("two",)]
@@ -113,6 +118,35 @@ def test_consumers_and_partitions(spark: SparkSession, tmp_path: Path) -> None:
     assert catalog.sql("CALL sys.expire_partitions('t')").rows == (("day=2020-01-01",),)
     assert catalog.sql("CALL sys.expire_partitions('t')").rows == (("No expired partitions.",),)
     assert [row["id"] for row in table.read().collect()] == [2]
+
+
+def test_partitions_expire_by_arguments_instead_of_options(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("""
+        CREATE TABLE t (id INT, dt STRING, hm STRING) PARTITIONED BY (dt, hm);
+        INSERT INTO t VALUES (1, '20200101', '01:00'), (2, '20200102', '02:00'), (3, '29990101', '01:00');
+    """)
+
+    def expired(arguments: str) -> list[str]:
+        return [row[0] for row in catalog.sql(f"CALL sys.expire_partitions('t', {arguments})").rows]
+
+    assert expired("'1 d', 'yyyy-MM-dd'") == ["No expired partitions."]
+    with pytest.raises(
+        InvalidInputError, match=r"'partition.timestamp-pattern': expected '\$name' of partition columns"
+    ):
+        expired("'1 d', 'yyyyMMdd', '$day'")
+    with pytest.raises(InvalidInputError, match=r"'partition.expiration-time': expected a duration"):
+        expired("'soon'")
+    days = (datetime.now(UTC) - datetime(2020, 1, 1, 2, tzinfo=UTC)).days
+    of_both = (
+        "timestamp_formatter => 'yyyyMMdd HH:mm', timestamp_pattern => '$dt $hm', expire_strategy => 'values-time'"
+    )
+    assert expired(f"expiration_time => '{days} d', {of_both}") == ["dt=20200101/hm=01:00"]
+    catalog.sql("ALTER TABLE t SET ('partition.timestamp-formatter' = 'yyyyMMdd')")
+    assert expired("expiration_time => '1 d'") == ["dt=20200102/hm=02:00"]
+    with pytest.raises(InvalidInputError, match=r"it has no such option: set it by alter.set_options\(\), or give it"):
+        expired("''")
+    assert [row["id"] for row in catalog.sql("SELECT id FROM t").frame.collect()] == [3]
 
 
 @pytest.mark.parametrize(

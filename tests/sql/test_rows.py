@@ -108,6 +108,18 @@ def test_rows_in_arrays_maps_and_conditions_have_one_type(catalog: Catalog) -> N
     assert found == [([(1, 1), (7, 2)], (1, "x"), (8,), (7, "y")), ([(2, 1), (None, 2)], None, (None,), (None, "y"))]
 
 
+def test_not_null_within_the_type_of_a_cast_changes_nothing(catalog: Catalog) -> None:
+    kinds = (
+        "ARRAY<INT NOT NULL>",
+        "MAP<STRING NOT NULL, ARRAY<ROW<a INT NOT NULL> NOT NULL>>",
+        "ROW<a INT NOT NULL, b INT>",
+    )
+    nulls = ", ".join(f"CAST(NULL AS {kind})" for kind in kinds)
+    assert rows(catalog, f"SELECT {nulls}, CAST(n AS ARRAY<BIGINT NOT NULL>) FROM r WHERE id = 1") == [
+        (None, None, None, [7, 8])
+    ]
+
+
 @pytest.mark.parametrize("key", ["", " PRIMARY KEY NOT ENFORCED"])
 def test_what_is_not_null_within_a_column_is_never_null(catalog: Catalog, key: str) -> None:
     kinds = {

@@ -50,7 +50,13 @@ _UNITS_MS: Final[Mapping[str, int]] = {
 _YEARS: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,2})")
 PARTS: Final = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS")
 """The parts of a definition that ``LIKE`` can include and exclude."""
-_NOT_MADE: Final = ("CATALOG", "DATABASE", "FUNCTION", "MODEL", "MATERIALIZED")
+_NOT_MADE: Final[Mapping[str, str]] = {
+    "CATALOG": "a warehouse is one catalog: name another by Catalog(spark, folder) or tablestore sql --warehouse",
+    "DATABASE": "a warehouse is one database: CREATE TABLE makes tables in it",
+    "FUNCTION": "functions are Spark's",
+    "MODEL": "there are tables and views",
+    "MATERIALIZED": "CREATE a TABLE, and INSERT INTO it by a continuous query",
+}
 _OVERWRITABLE: Final = ("ALL", "GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
 
 
@@ -74,8 +80,8 @@ class DdlReader(TypeReader, QueryReader):
             return self._create_view(temporary)
         if self._is_word("OR", "REPLACE") or self._is_word("OR", "ALTER"):
             self.raise_error("CREATE OR REPLACE is not supported: DROP it first")
-        if not self._at_end() and self._curr.text.upper() in _NOT_MADE:
-            self.raise_error(f"CREATE {self._curr.text.upper()} is not supported: there are tables and views")
+        if not self._at_end() and (word := self._curr.text.upper()) in _NOT_MADE:
+            self.raise_error(f"CREATE {word} is not supported: {_NOT_MADE[word]}")
         what = "TABLE or VIEW"
         raise self._unexpected(what)
 

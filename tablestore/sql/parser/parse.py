@@ -37,7 +37,7 @@ _STATEMENTS: Final = (
     "VALUES, WITH, EXPLAIN, CALL, SET, RESET"
 )
 _REFUSED: Final[Mapping[str, str]] = {
-    "USE": "a warehouse is one database",
+    "USE": "a warehouse is one catalog with one database, which is always in use",
     "ANALYZE": "there are no statistics to compute",
     "ADD": "Python packages are installed, not added",
     "LOAD": "there are no modules",

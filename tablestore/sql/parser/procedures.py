@@ -45,7 +45,6 @@ _BACK: Final = (TABLE, Parameter("tag"), _SNAPSHOT)
 _KEPT: Final = Parameter("time_retained", refused="a tag stays until delete_tag, or expire_tags with older_than")
 _OPTIONS: Final = Parameter("options", refused="set options by ALTER TABLE ... SET")
 _WHOLE: Final = "the whole table is compacted"
-_OFTABLE: Final = "set the option of the table that begins with 'partition.' by ALTER TABLE ... SET"
 _NO_BRANCH: Final = "a table has no branches: CREATE TABLE ... AS SELECT * FROM t copies one"
 _NO_WATERMARK: Final = "snapshots have no watermark"
 _NO_INDEX: Final = "there are no such indexes"
@@ -65,6 +64,7 @@ PROCEDURES: Final[Mapping[str, tuple[Parameter, ...]]] = {
     "create_tag": (TABLE, _TAG, _SNAPSHOT, _KEPT),
     "create_tag_from_timestamp": (TABLE, _TAG, _TIMESTAMP, _KEPT),
     "delete_tag": (TABLE, _TAG),
+    "rename_tag": (TABLE, Parameter("tagname", required=True), Parameter("targettagname", required=True)),
     "expire_tags": (TABLE, Parameter("older_than", required=True)),
     "rollback_to": _BACK,
     "rollback_to_as_latest": _BACK,
@@ -79,10 +79,10 @@ PROCEDURES: Final[Mapping[str, tuple[Parameter, ...]]] = {
     ),
     "expire_partitions": (
         TABLE,
-        *(
-            Parameter(name, refused=_OFTABLE)
-            for name in ("expiration_time", "timestamp_formatter", "timestamp_pattern", "expire_strategy")
-        ),
+        Parameter("expiration_time"),
+        Parameter("timestamp_formatter"),
+        Parameter("timestamp_pattern"),
+        Parameter("expire_strategy", choices=("values-time",)),
         Parameter("max_expires", int, refused="all partitions that are due expire"),
         _OPTIONS,
     ),
@@ -103,7 +103,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "drop_partition": "use ALTER TABLE ... DROP PARTITION",
     "purge_files": "use TRUNCATE TABLE, and then expire_snapshots",
     "replace_tag": "use delete_tag and create_tag",
-    "rename_tag": "use create_tag with the same snapshot, and delete_tag",
     "compact_database": "use compact for each table",
     "expire_changelogs": "changes expire with their snapshots: use expire_snapshots",
     "rescale": "the number of buckets is that of the log's partitions; INSERT the rows INTO a table with another one",

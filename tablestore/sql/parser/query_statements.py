@@ -141,12 +141,14 @@ class QueryReader(JsonReader):
         return join
 
     def _parse_types(self, *args: object, **named: object) -> exp.Expr | None:
-        """Parse a type with its length, which Spark's dialect leaves out."""
+        """Parse a type with its length, which Spark's dialect leaves out, and without NOT NULL of a nested type."""
         kind = super(HiveParser, self)._parse_types(*args, **named)  # type: ignore[arg-type]  # as they come
         if isinstance(kind, exp.DataType) and kind.this in _SIZED and self._prev.text == ")":
             is_empty = self._tokens[self._index - 2].token_type == TokenType.L_PAREN
             if is_empty:
                 self.raise_error(f"type {kind.this.value}: expected a number in brackets", self._prev)
+        if self._is_word("NOT", "NULL", ">") or self._is_word("NOT", "NULL", ","):
+            self._take("NOT", "NULL")
         return kind
 
     def _parse_function_call(self, *args: object, **named: object) -> exp.Expr | None:
