@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from snapshot.errors import CorruptedError, DataLostError, TableReplacedError, UnavailableError
+from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.storage import Storage
 
 INDEX = "_log"
@@ -144,8 +144,11 @@ class LogIndex:
     def get(self, snapshot: int) -> IndexEntry | None:
         """Return a snapshot's entry; None if the snapshot is not published or has expired.
 
+        An entry of an earlier table at the path counts as none: in an object store, one that a publisher put late can
+        outlast its table.
+
         Raises:
-            TableReplacedError: the entry belongs to another table.
+            TableReplacedError: the table was dropped and created again.
             CorruptedError: the entry is damaged.
         """
         text = self._storage.read(_name(snapshot))
@@ -153,11 +156,9 @@ class LogIndex:
             return None
         entry = IndexEntry.from_json(text, self._storage.path(_name(snapshot)), snapshot)
         if self._table_id and entry.table not in ("", self._table_id):
-            msg = (
-                f"{self._storage.path(_name(snapshot))}: expected an entry of table {self._table_id}, got one of table "
-                f"{entry.table}: the table was dropped and created again since it was opened. Open the table again."
-            )
-            raise TableReplacedError(msg)
+            # It says whether the table at the path is another one by now.
+            self._oldest()
+            return None
         return entry
 
     def entries(self, after: int, through: int) -> list[IndexEntry]:
@@ -193,7 +194,7 @@ class LogIndex:
                 snapshots = [snapshot for snapshot in self.snapshots() if snapshot >= least]
                 if not snapshots:
                     return None
-                latest = self.get(_last_without_gap(snapshots))
+                latest = next(filter(None, map(self.get, _newest_without_gap(snapshots))), None)
             while latest is not None and (following := self.get(latest.snapshot + 1)) is not None:
                 latest = following
             # Read it again instead of only checking that it exists: it may now belong to another table.
@@ -246,12 +247,10 @@ class LogIndex:
             yield folder
 
 
-def _last_without_gap(snapshots: list[int]) -> int:
-    """Return the last snapshot before the first gap; entries after a lost entry wait for recovery."""
-    for before, after in itertools.pairwise(snapshots):
-        if after != before + 1:
-            return before
-    return snapshots[-1]
+def _newest_without_gap(snapshots: list[int]) -> Iterator[int]:
+    """Yield the snapshots before the first gap, newest first; entries after a lost entry wait for recovery."""
+    last = next((before for before, after in itertools.pairwise(snapshots) if after != before + 1), snapshots[-1])
+    return reversed(range(snapshots[0], last + 1))
 
 
 def _name(snapshot: int) -> str:

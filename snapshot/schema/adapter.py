@@ -15,6 +15,13 @@ RESTART = "the table's columns were changed in a way that a running query cannot
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
 """Digits before the decimal point that a decimal needs to replace an integer of this width (Delta type widening)."""
 
+_OTHER_LISTS = (
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+
 
 @dataclass(frozen=True)
 class Adapter:
@@ -93,6 +100,7 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
     """Cast an array to a type; struct fields are matched by name, and missing ones become NULL."""
+    array = _plain(array)
     source = array.type
     if source == to:
         return array
@@ -112,6 +120,15 @@ def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
         return array.cast(to)
     msg = f"{what}: expected type {to}, got {source}."
     raise InvalidInputError(msg)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return an array of another writer with the layout of this program's files: no dictionary, and plain lists."""
+    if pa.types.is_dictionary(array.type):
+        return array.dictionary_decode()
+    if any(is_one(array.type) for is_one in _OTHER_LISTS):
+        return array.cast(pa.list_(array.type.value_field))
+    return array
 
 
 def _is_label(source: pa.DataType, to: pa.DataType) -> bool:

@@ -52,7 +52,7 @@ class TableFiles:
         self.spec = spec
         self.base_table = DeltaLog(storage)
         self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.base_table
-        self.tags = Tags(storage)
+        self.tags = Tags(storage, spec.table_id)
         # Threads share a handle, so the definition and the version it belongs to are replaced together.
         self._known = (-1, spec)
         self._own_gaps: set[int] = set()

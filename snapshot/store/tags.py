@@ -37,12 +37,14 @@ class Tag:
         snapshot: the snapshot.
         created_ms: when the tag was created, in milliseconds since the epoch.
         layout: the snapshot's files.
+        table: the table's id; empty in files of versions that did not store it.
     """
 
     name: str
     snapshot: Snapshot
     created_ms: int
     layout: SnapshotFiles = field(repr=False)
+    table: str = ""
 
     def to_json(self) -> bytes:
         """Return the tag as JSON, which ``from_json`` parses, without file statistics."""
@@ -69,18 +71,24 @@ class Tag:
                 tuple(DataFile(**file) for file in raw_layout["base"]),
                 tuple(DataFile(**file) for file in raw_layout["changes"]),
             )
-            return cls(str(raw["name"]), Snapshot(**facts), int(raw["created_ms"]), layout)
+            named, created_ms = str(raw["name"]), int(raw["created_ms"])
+            return cls(named, Snapshot(**facts), created_ms, layout, str(raw.get("table", "")))
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{path}: not a tag ({error}). Delete the file and create the tag again, or restore the file."
             raise CorruptedError(msg) from error
 
 
 class Tags:
-    """The tags of one table, one file each."""
+    """The tags of one table, one file each.
 
-    def __init__(self, table: Storage) -> None:
-        """Refer to the tags of the table in the folder ``table``."""
+    A tag of an earlier table at the path counts as none: in an object store, one that was put late can outlast its
+    table.
+    """
+
+    def __init__(self, table: Storage, table_id: str) -> None:
+        """Refer to the tags of the table with an id in the folder ``table``."""
         self._table = table
+        self._table_id = table_id
         self._storage = table.child(TAGS)
 
     def new_hold(self) -> str:
@@ -111,8 +119,12 @@ class Tags:
             AlreadyExistsError: the name is taken.
             NotFoundError: the table was dropped.
         """
+        file = _file(tag.name)
         with self._table.opened() as folder:
-            is_put = self._table.put_new(f"{TAGS}/{_file(tag.name)}", tag.to_json(), folder)
+            is_put = self._table.put_new(f"{TAGS}/{file}", tag.to_json(), folder)
+            if not is_put and self._parsed(file) is None:
+                self._table.put(f"{TAGS}/{file}", tag.to_json(), folder)
+                is_put = True
         if not is_put:
             msg = f"tag {tag.name!r} exists already; delete it first, or choose another name."
             raise AlreadyExistsError(msg)
@@ -123,12 +135,12 @@ class Tags:
         Raises:
             NotFoundError: there is no tag of this name.
         """
-        text = self._storage.read(_file(name))
-        if text is None:
+        tag = self._parsed(_file(name))
+        if tag is None:
             names = [tag.name for tag in self.all()]
             msg = f"tag {name!r} does not exist; the table has {', '.join(names) or 'no tags'}."
             raise NotFoundError(msg)
-        return Tag.from_json(text, self._storage.path(_file(name)))
+        return tag
 
     def all(self) -> list[Tag]:
         """Return all tags, sorted by snapshot and name."""
@@ -140,13 +152,14 @@ class Tags:
         return [*self._read(HOLD), *self._read(".json")]
 
     def _read(self, ending: str) -> list[Tag]:
-        tags: list[Tag] = []
-        for file in self._storage.names():
-            # The file may have been deleted since the listing.
-            text = self._storage.read(file) if file.endswith(ending) else None
-            if text is not None:
-                tags.append(Tag.from_json(text, self._storage.path(file)))
-        return tags
+        files = (file for file in self._storage.names() if file.endswith(ending))
+        return [tag for tag in map(self._parsed, files) if tag is not None]
+
+    def _parsed(self, file: str) -> Tag | None:
+        """Return the tag in a file; None if the file is gone, or is that of another table."""
+        text = self._storage.read(file)
+        tag = None if text is None else Tag.from_json(text, self._storage.path(file))
+        return None if tag is None or tag.table not in ("", self._table_id) else tag
 
     def at(self, snapshot: int) -> Tag | None:
         """Return a tag of a snapshot, if it has one."""

@@ -271,7 +271,10 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
             msg = f"{storage.root}: a Delta table that does not belong to the store exists; choose another path."
             raise AlreadyExistsError(msg)
         if found := _strangers(storage):
-            msg = f"{storage.root}: expected an empty folder, got one with {found[:3]}. Choose another path."
+            msg = (
+                f"{storage.root}: expected an empty folder, got one with {found[:3]}. Choose another path, or, if "
+                "a table was dropped here, delete what is left of it."
+            )
             raise AlreadyExistsError(msg)
         return
     if intent.topic:

@@ -42,7 +42,7 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     check_name(name, "tag")
     files = table.files
     snapshot = files.snapshot(files.latest()) if point is None else snapshot_at(files, point)
-    tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id))
+    tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id), table.spec.table_id)
     # Step 1.
     hold = files.tags.new_hold()
     try:

@@ -239,6 +239,7 @@ class TableWatcher:
             consumers={
                 each.name: behind(files, max(each.snapshot, before_oldest), newest)
                 for each in Consumers(files.storage).all()
+                if each.reads(table.spec.table_id)
             },
         )
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.connect import KafkaClient, discarding, take_over
 from snapshot.errors import FencedError, InvalidInputError, NotFoundError, UnavailableError
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalWriter
@@ -502,20 +502,36 @@ def test_a_transaction_timeout_beyond_the_brokers_names_the_option(lab: Lab, mad
         lab.write_batch(made(), KV, [(1, "a")], 0, **given)
 
 
-def test_another_run_of_the_query_takes_over(lab: Lab, made: Topics) -> None:
+def test_a_run_of_the_query_that_was_fenced_goes_on(lab: Lab, made: Topics) -> None:
+    """Such as by one that was suspended, woke up, and wrote the micro-batch or died before the end."""
     topic = made()
     client = KafkaClient({"bootstrap.servers": lab.wire.servers}, "properties.")
-    writer, batch = TransactionalWriter(client, topic, "p"), Batch(topic, 0)
+    writer = TransactionalWriter(client, topic, "p")
     messages = EncodedMessages(None, pa.array([b"1"], pa.large_binary()), None, None)
 
-    def overtaken() -> Iterator[EncodedMessages]:
-        yield messages
-        assert writer.write(batch, lambda: [messages])
-        yield messages
+    def fenced(other: Callable[[], object], times: int = 1) -> Callable[[], Iterator[EncodedMessages]]:
+        """Return messages in the midst of which another run takes over, so many times."""
+        others = [other] * times
 
-    with pytest.raises(FencedError, match="another run of this query, with the same checkpoint, has taken over"):
-        writer.write(batch, overtaken)
+        def staged() -> Iterator[EncodedMessages]:
+            yield messages
+            if others:
+                others.pop()()
+            yield messages
+
+        return staged
+
+    def die() -> None:
+        with discarding(client.producer(writer.name(Batch(topic, 0)))) as other:
+            take_over(other, PATIENCE_SECONDS)
+
+    assert not writer.write(Batch(topic, 0), fenced(lambda: writer.write(Batch(topic, 0), lambda: [messages])))
     assert lab.wire.values(topic) == [b"1"]
+    assert writer.write(Batch(topic, 1), fenced(die))
+    assert lab.wire.values(topic) == [b"1"] * 3
+    with pytest.raises(FencedError, match="another run of this query, with the same checkpoint, has taken over"):
+        writer.write(Batch(topic, 2), fenced(die, 2))
+    assert lab.wire.values(topic) == [b"1"] * 3
 
 
 @pytest.mark.slow

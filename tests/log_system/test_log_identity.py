@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from log_system.index import LogIndex
 from log_system.kafka.client import range_reader
 from log_system.kafka.client import topic as topics
 from log_system.kafka.published_positions import SnapshotEnds
@@ -113,21 +113,36 @@ def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_ne
     publisher = publisher_of(old)
     publisher.take_over()
     rig.commit(3)
-    changed = old.files.published(3, PARTITIONS)
-    kept = rig.path.parent / "old"
-    shutil.copytree(rig.path, kept)
     replace_table(rig, 21, 22)
     entries = {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")}
     log = drain(rig.servers, rig.topic, PARTITIONS)
     with pytest.raises(TableReplacedError, match=r"dropped and created again. Open it again"):
         Writer(old, publisher).publish(3)
-    # One that has looked before the table was replaced, and goes on after it.
-    shutil.copytree(kept / "_changes", rig.path / "_changes", dirs_exist_ok=True)
-    with pytest.raises(TableReplacedError):
-        publisher._list(changed, SnapshotEnds(old.log.settings, [changed], {}))
     publisher.discard()
     assert {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
     assert drain(rig.servers, rig.topic, PARTITIONS) == log
+
+
+@pytest.mark.parametrize("batches", [(21,), (21, 22), (21, 22, 23)], ids=["shorter", "as-long", "longer"])
+def test_a_publisher_whose_table_is_replaced_before_it_looks_at_the_index_leaves_that_alone(
+    rig: TableHarness, batches: tuple[int, ...]
+) -> None:
+    rig.write(1, 2)
+    old = rig.table
+    publisher = publisher_of(old)
+    publisher.take_over()
+    rig.commit(3)
+    changed, entries = old.files.published(3, PARTITIONS), dict[Path, str]()
+
+    def replace() -> None:
+        replace_table(rig, *batches)
+        entries.update({p: p.read_text() for p in (rig.path / "_log").glob("*.json")})
+
+    ends = SnapshotEnds(old.log.settings, [changed], {})
+    with preceded(LogIndex, "get", replace), pytest.raises(TableReplacedError, match="dropped and created again"):
+        publisher._list(changed, ends)
+    publisher.discard()
+    assert {p: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
 
 
 def test_an_eventual_stream_that_outlives_its_table_says_so(

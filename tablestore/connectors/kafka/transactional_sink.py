@@ -38,6 +38,10 @@ class _TimedOutError(InvalidInputError):
     """The broker aborted the transaction, and nothing of it is in the topic."""
 
 
+_ONCE_MORE: Final = (FencedError, _TimedOutError)
+"""Errors after which a micro-batch is tried once more."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Identifies a micro-batch that is written exactly once.
@@ -80,8 +84,9 @@ class TransactionalWriter:
            or nothing; Spark then repeats the micro-batch, and step 2 detects which.
 
         An in-doubt commit (the broker's answer was lost) is resolved by an immediate retry of the same steps, and so
-        is, once, a transaction that the broker aborted after its timeout, as while the machine slept. Another run of
-        the query may have taken over meanwhile, so a retry first looks whether the register has advanced.
+        is, once, a transaction that the broker aborted after its timeout, as while the machine slept, or that another
+        run of the query fenced, as one does that was suspended and wakes up while this one has taken its place. Another
+        run may have written the micro-batch meanwhile, so a retry first looks whether the register has advanced.
 
         Args:
             batch: the micro-batch.
@@ -92,7 +97,7 @@ class TransactionalWriter:
             Whether this call wrote the micro-batch.
 
         Raises:
-            FencedError: another writer of the same query has taken over.
+            FencedError: another writer of the same query has taken over, twice.
             InvalidInputError: the transaction takes longer than its timeout, or its timeout is more than the broker
                 allows.
             NotFoundError: the topic was deleted.
@@ -105,11 +110,11 @@ class TransactionalWriter:
                     return False
                 return self._write(batch, messages)
             # The run that has taken this one's place removes what this one has staged.
-            except (OutcomeUnknownError, UnavailableError, FileNotFoundError, _TimedOutError) as error:
+            except (OutcomeUnknownError, UnavailableError, FileNotFoundError, *_ONCE_MORE) as error:
                 self._check_topic()
                 # Retry an in-doubt commit regardless of the elapsed time; the retry reads the register.
                 out = isinstance(error, UnavailableError) and time.monotonic() - began > self.client.wait_seconds
-                if attempt == _ATTEMPTS_MAX or out or (isinstance(error, _TimedOutError) and attempt > 1):
+                if attempt == _ATTEMPTS_MAX or out or (isinstance(error, _ONCE_MORE) and attempt > 1):
                     raise
                 logger.warning(
                     "micro-batch %d into topic %r: %s Looking whether it landed.", batch.number, self.topic, error

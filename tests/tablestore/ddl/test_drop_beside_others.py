@@ -12,14 +12,19 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from snapshot.errors import NotFoundError
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import AlreadyExistsError, NotFoundError
 from snapshot.storage import Storage
 from snapshot.store.tags import Tags
 from tablestore import LocalTable, create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.service.verify_position import Verified, VerifiedFile
+from tablestore.service.watcher import TableWatcher
+from tablestore.streaming.consumers import Consumers
+from tablestore.write.writer import Writer
 from tests.harness.faults import preceded
+from tests.harness.local_writes import make_table, publisher_of, write
 
 DDL = "id bigint, v string"
 
@@ -70,3 +75,74 @@ def test_nobody_leaves_a_file_for_a_table_that_was_dropped_meanwhile(
         verb(table)
     assert not (tmp_path / "t").exists()
     create_local(path, DDL)
+
+
+@pytest.fixture
+def late(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> dict[Path, bytes]:
+    """Drop a table of five snapshots; return what an object store may put there afterwards, by requests on their way.
+
+    Files that are put by hand stand for those requests.
+    """
+    path = tmp_path / "t"
+    table = make_table(path, kafka.bootstrap_servers, topic())
+    publisher = publisher_of(table)
+    for number in range(1, 6):
+        write(Writer(table, publisher), [(number, "old")])
+    publisher.discard()
+    Consumers(table.files.storage).put("reader", 1, table=table.spec.table_id)
+    with open_local(path) as local:
+        local.tags.create("kept", 4)
+    names = ("_log/*[34].json", "_tags/*", "_consumers/*")
+    found = {file: file.read_bytes() for name in names for file in path.glob(name)}
+    assert len(found) == 4
+    create_drop.drop(table)
+    return found
+
+
+def put(late: dict[Path, bytes]) -> None:
+    for file, text in late.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text)
+
+
+def test_what_requests_leave_in_a_dropped_table_is_named(tmp_path: Path, late: dict[Path, bytes]) -> None:
+    put(late)
+    with pytest.raises(
+        AlreadyExistsError, match=r"an empty folder, got one with \['_consumers', .*delete what is left"
+    ):
+        create_local(tmp_path / "t", DDL)
+
+
+def test_what_requests_to_a_dropped_table_leave_in_the_next_one_is_not_read(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], late: dict[Path, bytes]
+) -> None:
+    path = tmp_path / "t"
+    table = make_table(path, kafka.bootstrap_servers, topic())
+    publisher = publisher_of(table)
+    for number in range(1, 5):
+        write(Writer(table, publisher), [(number, "new")])
+        if number == 2:
+            put(late)
+        if number >= 2:
+            opened, watcher = TableContext.open(str(path)), TableWatcher(str(path))
+            assert opened.index.newest() == number
+            assert opened.verify().ok
+            tail = open_local(path).tail(scan_mode="earliest", follow=False)
+            assert [row["v"] for batch in tail for row in batch.to_pylist()] == ["new"] * number
+            assert watcher.attempt()
+            assert watcher.state.consumers == {}
+            watcher.close()
+    publisher.discard()
+
+
+def test_a_tag_of_a_dropped_table_is_none_of_the_next_one(tmp_path: Path, late: dict[Path, bytes]) -> None:
+    with create_local(tmp_path / "t", DDL) as table:
+        table.write([{"id": 1, "v": "new"}])
+        put(late)
+        assert table.tags.all() == []
+        with pytest.raises(NotFoundError, match="the table has no tags"):
+            table.to_arrow(tag="kept")
+        table.tags.create("kept")
+        assert table.to_arrow(tag="kept").num_rows == 1
+        table.tags.delete("kept")
+        assert table.tags.all() == []

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -121,6 +122,18 @@ def source(table: DeltaTable) -> pa.Table:
     return rows
 
 
+def encoded(rows: pa.Table) -> pa.Table:
+    """Return rows with dictionaries and large lists."""
+    word = pa.dictionary(pa.int32(), pa.large_string())
+    for name, kind in (("v", word), ("parts", pa.large_list(word))):
+        number, array = rows.schema.get_field_index(name), rows.column(name).combine_chunks()
+        if pa.types.is_large_list(kind):
+            words = array.values.cast(pa.large_string()).dictionary_encode()
+            array = pa.LargeListArray.from_arrays(array.offsets.cast(pa.int64()), words)
+        rows = rows.set_column(number, name, array.cast(kind))
+    return rows
+
+
 def held(path: Path) -> Counter[tuple[Any, ...]]:
     """Read the rows of a table."""
     return Counter((row["id"], row["v"]) for row in open_local(path).to_arrow().to_pylist())
@@ -200,6 +213,27 @@ def test_timestamps_as_spark_writes_them_are_changes(tmp_path: Path) -> None:
     assert open_local(tmp_path / "t").to_arrow().to_pylist() == rows
     feed = pa.Table.from_batches(open_local(tmp_path / "t").changes(0))
     assert feed.select(["id", "at", "s"]).to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    "make_rows", [lambda rows: polars.from_arrow(rows).to_arrow(), encoded], ids=["as polars writes them", "encoded"]
+)
+def test_other_arrow_types_of_the_same_values_are_read_everywhere(
+    tmp_path: Path, make_rows: Callable[[pa.Table], pa.Table]
+) -> None:
+    """Parquet files keep the Arrow types of who wrote them."""
+    table = create_local(tmp_path / "t", "id bigint, v string, parts array<string>, s struct<v: string, n: array<int>>")
+    rows = [{"id": 1, "v": "a", "parts": ["p", None], "s": {"v": "b", "n": [1]}}, {"id": 2, "v": None, "parts": []}]
+    foreign = pa.Table.from_pylist(rows, table.schema)
+    rows = foreign.to_pylist()
+    pq.write_table(make_rows(foreign), tmp_path / "t" / "foreign.parquet")
+    size = (tmp_path / "t" / "foreign.parquet").stat().st_size
+    action = {"path": "foreign.parquet", "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+    (tmp_path / "t" / entry_of(1)).write_text(json.dumps({"add": action}))
+    feed = pa.Table.from_batches(table.changes(0))
+    assert feed.select(table.schema.names).to_pylist() == table.to_arrow().to_pylist() == rows
+    table.delete("v IS NULL")
+    assert table.to_arrow().to_pylist() == rows[:1]
 
 
 def test_a_column_of_another_writer_is_no_column_of_the_store(tmp_path: Path) -> None:
