@@ -26,17 +26,18 @@ _COMPRESSION: Final = "leave it out: files are compressed"
 
 _TAGS: Final = "create tags explicitly: with tags.create(), or CALL sys.create_tag in SQL"
 _MARKS: Final = "leave it out: other programs see commits in the log, or in a stream of the table"
-_TASKS: Final = "leave it out: Spark divides the work among its tasks"
-_EXPIRED_AT_ONCE: Final = "leave it out: all that has expired is removed at once"
-SINK_OF_PAIMON: Final = (
-    "sink.clustering.", "sink.committer", "sink.coordinator", "sink.cross-partition", "sink.managed",
-    "sink.operator-uid", "sink.use-managed", "sink.writer",
+_OF_SPARK: Final = "leave it out: Spark divides the work among its tasks"
+TASKS: Final = (
+    "scan.parallelism", "scan.infer-parallelism", "scan.infer-parallelism.max", "scan.dedicated-split-generation",
+    "scan.split-enumerator.batch-size", "read.shuffle-bucket-with-partition", "sink.parallelism",
 )  # fmt: skip
-"""How options of Paimon's sink begin, which are none of a connector."""
+"""Options of Paimon for the tasks of Flink."""
+_EXPIRED_AT_ONCE: Final = "leave it out: all that has expired is removed at once"
 _BUCKETS: Final = "use bucket, a fixed number: the bucket of a key is its partition in the log"
 _NO_INDEX: Final = "leave it out: files have statistics and no further indexes"
 
 ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(TASKS, _OF_SPARK),
     "connector": "a table of this store has no connector; set log.system=kafka for its log",
     "topic": "this is the name in a Kafka connector's table; use kafka.topic",
     "bootstrap.servers": "use kafka.bootstrap.servers",
@@ -90,7 +91,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "partition.expiration-max-num": _EXPIRED_AT_ONCE,
     "partition.expiration-strategy": "leave it out: a partition expires by the time that its values say",
     "partition.legacy-name": "leave it out: partitions have Delta's names",
-    "partition.sink-strategy": _TASKS,
+    "partition.sink-strategy": _OF_SPARK,
     "partition.time-interval": _MARKS,
     "partition.timestamp-format.strict": "leave it out: a partition whose values are no time does not expire",
     "query-auth.enabled": "leave it out: who may read the table's files may read the table",
@@ -145,7 +146,16 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 """Names of Paimon's options, and of those of other kinds of table."""
 _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("table-read.",): "leave it out: rows have no sequence numbers; sequence.field orders the rows of a key",
-    SINK_OF_PAIMON: _TASKS,
+    (
+        "sink.clustering.",
+        "sink.committer",
+        "sink.coordinator",
+        "sink.cross-partition",
+        "sink.managed",
+        "sink.operator-uid",
+        "sink.use-managed",
+        "sink.writer",
+    ): _OF_SPARK,
     ("variant.",): "there are no columns of type VARIANT: use STRING",
     ("format-table.",): "there are no tables of plain files: let Spark read them",
     ("visibility-callback.",): "leave it out: a snapshot is visible once it is committed",
@@ -195,7 +205,6 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("file.", "file-", "data-file.", "changelog-file.", "parquet.", "orc.", "avro.", "page-size", "cache-page-size"): (
         _PARQUET
     ),
-    ("read.shuffle",): _TASKS,
     (
         "write-buffer-",
         "write-max-",

@@ -131,6 +131,13 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
         ("CREATE TABLE t (a INT) WITH ('connector' = 'kafka', 'topic' = 't', 'format' = 'json')", "bootstrap.servers"),
         ("CREATE TABLE t (a INT) WITH ('connector' = 'upsert-kafka', 'topic' = 't')", "value.format"),
         ("CREATE TABLE t (a INT) WITH ('topic' = 't')", "'topic' belongs to the connectors. Set 'connector'"),
+        (
+            "CREATE TABLE t (a INT) WITH ('properties.group.id' = 'g')",
+            "'properties.group.id' belongs to the connectors",
+        ),
+        ("CREATE TABLE t (a INT) WITH ('sink.partitioner' = 'fixed')", "'sink.partitioner' belongs to the connectors"),
+        ("CREATE TABLE t (a INT) WITH ('sink.parallelism' = '4')", "'sink.parallelism': leave it out: Spark divides"),
+        ("CREATE TABLE t (a INT) WITH ('scan.infer-parallelism' = 'false')", "leave it out: Spark divides the work"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'pulsar')", "kafka"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'kafka')", "kafka.bootstrap.servers"),
         (

@@ -320,7 +320,10 @@ def test_a_table_says_which_of_its_partitions_are_looked_up(catalog: Catalog) ->
             "CREATE TABLE n (v INT) WITH ('scan.partitions' = 'max_pt()')",
             "'n': option 'scan.partitions': the table",
         ),
-        ("CREATE TABLE n (v INT) WITH ('scan.mode' = 'latest')", "option 'scan.mode' belongs to the connectors"),
+        (
+            "CREATE TABLE n (v INT) WITH ('scan.mode' = 'latest')",
+            "unknown option 'scan.mode': set it where the table is read",
+        ),
         ("CREATE TABLE n (v INT) WITH ('sink.writer-coordinator.enabled' = 'true')", "a write looks up what it needs"),
     ):
         with pytest.raises(InvalidInputError, match=reason):

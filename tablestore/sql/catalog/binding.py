@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from pyspark.sql.types import (
@@ -28,12 +29,13 @@ from tablestore.connectors.option_names import (
     PRECISION,
     PRIMARY_KEY,
     PROPERTIES,
+    SUPPORTED,
     Connector,
     Side,
     options_after,
 )
 from tablestore.connectors.table import KafkaTable
-from tablestore.options.unknown_options import ELSEWHERE, SINK_OF_PAIMON
+from tablestore.options.unknown_options import TASKS
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import is_secret
@@ -65,17 +67,12 @@ REFRESH_ASYNC: Final = f"{DYNAMIC_PARTITION}.refresh.async"
 ADDS_REPLACED: Final = "streaming-read-append-overwrite"
 """Whether a continuous query of a table without a key takes rows that replace others for further ones."""
 Columns = tuple[PhysicalColumn | MetadataColumn, ...]
-#: Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten.
-_OF_CONNECTORS: Final = (
-    "topic",
-    "topic-pattern",
-    "format",
-    "value.format",
-    "key.format",
-    "properties.",
-    "scan.",
-    "sink.",
+_OF_CONNECTORS: Final = frozenset(
+    name
+    for name in chain(*SUPPORTED.values())
+    if name.startswith(("topic", "format", "value.format", "key.format", "scan.", "sink.")) and name not in TASKS
 )
+"""Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten."""
 
 
 def name_of(made: CreateTable) -> str:
@@ -318,8 +315,7 @@ def _check_store(made: CreateTable) -> None:
             )
             raise InvalidInputError(msg)
     for key, _ in made.options:
-        is_paimons = key.startswith("sink.") and (key in ELSEWHERE or key.startswith(SINK_OF_PAIMON))
-        if key.startswith(_OF_CONNECTORS) and not is_paimons and not is_reading(key):
+        if key in _OF_CONNECTORS or key.startswith(PROPERTIES):
             msg = (
                 f"table '{made.name}': option '{key}' belongs to the connectors. Set 'connector' = 'kafka' or "
                 "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."

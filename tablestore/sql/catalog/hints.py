@@ -17,6 +17,7 @@ from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
+from tablestore.options.unknown_options import TASKS
 from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import (
     ADDS_REPLACED,
@@ -62,10 +63,6 @@ _SPEED_OF_LOOKUPS: Final = tuple(
         "remote-file.level-threshold",
     )
 )  # fmt: skip
-_OF_TASKS: Final = (
-    "scan.parallelism", "scan.infer-parallelism", "scan.infer-parallelism.max", "scan.dedicated-split-generation",
-    "scan.split-enumerator.batch-size", "read.shuffle-bucket-with-partition",
-)  # fmt: skip
 _PAIMON: Final = {
     "scan.snapshot-id": "snapshot",
     "scan.timestamp-millis": "timestamp",
@@ -73,7 +70,7 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
-    **dict.fromkeys((*_OF_TASKS, "consumer.expiration-time", "continuous.discovery-interval"), ""),
+    **dict.fromkeys((*TASKS, "consumer.expiration-time", "continuous.discovery-interval"), ""),
     **dict.fromkeys(_SPEED_OF_LOOKUPS, ""),
     DYNAMIC_PARTITION: PARTITIONS,
 }

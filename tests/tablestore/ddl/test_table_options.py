@@ -209,6 +209,13 @@ def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, r
     assert reason in message
 
 
+def test_a_table_without_a_key_takes_paimons_word_for_no_buckets() -> None:
+    for given in ({"bucket": -1}, {**KAFKA, "bucket": "-1"}):
+        assert parse_options(given, primary_key=()).buckets == 1
+    with pytest.raises(InvalidInputError, match=r"'bucket'='-1' is not supported: the bucket of a key is its"):
+        parse_options({"bucket": -1, "bucket-key": "a"}, primary_key=())
+
+
 def test_other_ways_to_changes_with_the_rows_before_are_lookup() -> None:
     """Except of rows that are merged: their log would have what the table never has."""
     for producer in ("input", "Full-Compaction", "lookup"):
@@ -247,7 +254,8 @@ def test_a_bucket_key_has_columns_of_the_primary_key_where_there_is_one() -> Non
         ("properties.sasl.password", "kafka.sasl.password"),
         ("connector", "log.system=kafka"),
         ("scan.startup.mode", "scan_mode"),
-        ("sink.parallelism", "connector"),
+        ("sink.parallelism", "Spark divides the work among its tasks"),
+        ("sink.delivery-guarantee", "connector"),
         ("changelog-producer.row-deduplicate", "leave it out: writing a row that is the same"),
         ("tag.automatic-creation", "create tags explicitly"),
         ("manifest.target-file-size", "leave it out: there are no manifests"),
