@@ -210,8 +210,8 @@ def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, r
 
 
 def test_a_table_without_a_key_takes_paimons_word_for_no_buckets() -> None:
-    for given in ({"bucket": -1}, {**KAFKA, "bucket": "-1"}):
-        assert parse_options(given, primary_key=()).buckets == 1
+    for options in ({"bucket": -1}, {**KAFKA, "bucket": "-1"}):
+        assert parse_options(options, primary_key=()).buckets == 1
     with pytest.raises(InvalidInputError, match=r"'bucket'='-1' is not supported: the bucket of a key is its"):
         parse_options({"bucket": -1, "bucket-key": "a"}, primary_key=())
 
