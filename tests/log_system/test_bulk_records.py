@@ -139,6 +139,23 @@ class TestBothWays:
                 told.append(raised(lambda consumer=consumer: beyond(consumer))[0])
         assert told[0] == told[1]
 
+    def test_few_records_are_there_at_once(self, client: KafkaClient, made: str) -> None:
+        producer = client.producer(None)
+        bulk_produce.send(producer, made, 1, KEYS.slice(0, 3), VALUES.slice(0, 3))
+        producer.flush(PATIENCE_SECONDS)
+        for library in (librdkafka_ffi.rdkafka, None):
+            with pytest.MonkeyPatch.context() as patch, closing(client.consumer("few", **READER)) as consumer:
+                patch.setattr(librdkafka_ffi, "rdkafka", library)
+                with taking(consumer, made, 1, Wanted()) as take:
+                    consumer.assign([TopicPartition(made, 1, 0)])
+                    began, found, reached = time.monotonic(), 0, -1
+                    while reached < 0:
+                        records, reached = take(1_000, 60)
+                        found += 0 if records is None else len(records)
+                    assert (found, reached) == (3, 3)
+                    assert time.monotonic() - began < 30
+                    consumer.unassign()
+
     def test_little_is_fetched_beyond_the_end_of_a_short_range(self, client: KafkaClient, made: str) -> None:
         producer = client.producer(None, **{"compression.type": "none"})
         for _ in range(3):

@@ -64,7 +64,7 @@ class PartitionQueue:
         librdkafka_ffi.rdkafka.rd_kafka_queue_destroy(self._queue)
 
     def take(self, count: int, seconds: float, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
-        """Take up to ``count`` messages; wait until that many are available or the time is over.
+        """Take the messages that there are; wait for the first one, or for the end of the partition.
 
         Args:
             count: the most messages to take.
@@ -80,11 +80,13 @@ class PartitionQueue:
         """
         addresses = np.zeros(count, np.uint64)
         consume = librdkafka_ffi.rdkafka.rd_kafka_consume_batch_queue
-        received = consume(self._queue, int(seconds * 1000), addresses.ctypes.data, count)
+        # A call waits until there are as many as are asked for, even at the end of the partition.
+        received = consume(self._queue, int(seconds * 1000), addresses.ctypes.data, 1)
         if received < 0:
             raise KafkaException(KafkaError(librdkafka_ffi.rdkafka.rd_kafka_last_error()))
         if not received:
             return None, -1
+        received += max(0, consume(self._queue, 0, addresses[1:].ctypes.data, count - 1))
         addresses = addresses[:received]
         try:
             return _copied(addresses, all_keys=all_keys, times=times)

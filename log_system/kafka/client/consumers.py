@@ -13,7 +13,6 @@ from log_system.kafka.client.connect import KafkaClient, Setting
 from log_system.thread_local_cache import ThreadLocalCache
 
 ANSWER_SECONDS: Final = 30.0
-_WAIT_SECONDS: Final = 0.5
 READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
 """Settings of a consumer that reads up to the end of a partition and waits for nothing there."""
 _AHEAD: Final = "queued.min.messages"
@@ -89,12 +88,16 @@ class FetchRange:
         return f"offsets {self.start} to {self.end} of partition {self.partition} of topic {self.topic!r}"
 
 
-def consume(consumer: Any, count: int, seconds: float = _WAIT_SECONDS) -> tuple[list[Any], int]:
-    """Return up to ``count`` messages, and the partition's end offset if it was reached, else -1.
+def consume(consumer: Any, count: int, seconds: float) -> tuple[list[Any], int]:
+    """Wait for a message, or for the end of the partition, and return the messages that there are, at most ``count``.
 
-    The client waits for the full time unless ``count`` messages are available, even at the end of the partition.
+    Returns:
+        The messages, and the partition's end offset if it was reached, else -1.
     """
-    messages = consumer.consume(count, seconds)
+    # A call waits until there are as many as are asked for, even at the end of the partition.
+    messages = consumer.consume(1, seconds)
+    if messages and count > 1:
+        messages += consumer.consume(count - 1, 0)
     reached = -1
     for message in filter(Message.error, messages):
         if message.error().code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it

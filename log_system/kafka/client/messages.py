@@ -104,8 +104,8 @@ def newest(records: Records) -> Records:
 
 
 Take = Callable[[int, float], tuple[Records | None, int]]
-"""Takes a record count and a timeout in seconds. Waits until that many records are available or the time is over.
-Returns the records (None if there are none), and the partition's end offset if it was reached, else -1."""
+"""Takes a record count and a timeout in seconds. Waits for a record, or for the end of the partition. Returns the
+records that there are, at most so many (None if there are none), and the partition's end if it was reached, else -1."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from snapshot.errors import DataLostError, UnavailableError
 
 logger: Final = logging.getLogger("tablestore")
 _STEP_SECONDS: Final = 0.05
-"""The wait of one request. Transaction markers occupy offsets, so fewer records may arrive than were requested."""
+"""The longest wait of one request."""
 _OVERHEAD_BYTES: Final = 150
 
 
@@ -66,8 +66,6 @@ def read_records(
     batch: BatchSize | None = None,
 ) -> Iterator[Records]:
     """Yield the records of a range. Offsets without a record are skipped.
-
-    Requests never exceed the number of remaining offsets or records, so that the client does not wait for more.
 
     Args:
         client: the cluster.
