@@ -19,7 +19,7 @@ from log_system.report import Difference, DifferenceKind, RepairReport, Report
 from snapshot.delta.log import DataFile
 from tablestore.context import TableContext
 from tablestore.write.writer import Writer
-from tests.harness.local_writes import act, drain_raw, make_table, publisher_of, rewriting, settle, write
+from tests.harness.local_writes import Change, act, drain_raw, make_table, publisher_of, rewriting, settle, write
 from tests.harness.log_audit import repair_anew, verify
 from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import delete_records
@@ -37,12 +37,8 @@ class Damaged:
         self.servers, self.topic, self.path = servers, topic, path
         self.key = bool(options.get("key", True))
         make_table(path, servers, topic, **options)
-        for batch in range(1, 4):
-            self.write(batch)
-        if self.key:
-            self.write_rows([(0, None), (1, "new")])
-        else:
-            self.write(4)
+        # One writer, since taking the log over costs as much as three writes.
+        self.write_rows(*map(_rows, range(1, 4)), [(0, None), (1, "new")] if self.key else _rows(4))
 
     def open(self) -> TableContext:
         """Open the table as another process would, without anything cached."""
@@ -50,13 +46,15 @@ class Damaged:
 
     def write(self, batch: int, *, publish: bool = True) -> None:
         """Write one more snapshot."""
-        self.write_rows([(n, f"{batch}.{n}") for n in range(ROWS)], publish=publish)
+        self.write_rows(_rows(batch), publish=publish)
 
-    def write_rows(self, changes: Sequence[tuple[int, str | None]], *, publish: bool = True) -> None:
-        """Write some changes as one more snapshot."""
+    def write_rows(self, *snapshots: Sequence[Change], publish: bool = True) -> None:
+        """Write some changes as one more snapshot, or several such snapshots."""
         table = self.open()
         publisher = publisher_of(table) if publish else None
-        write(Writer(table, publisher), changes)
+        writer = Writer(table, publisher)
+        for changes in snapshots:
+            write(writer, changes)
         if publisher is not None:
             publisher.discard()
             settle(self.servers, self.topic)
@@ -174,6 +172,10 @@ class Damaged:
     def partition_of(self, snapshot: int) -> int:
         """Give a partition with changes of a snapshot."""
         return next(p for p, r in enumerate(self.entry(snapshot).partitions) if r.rows)
+
+
+def _rows(batch: int) -> list[Change]:
+    return [(n, f"{batch}.{n}") for n in range(ROWS)]
 
 
 def raw(message: Any) -> tuple[Any, Any, Any]:
