@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import signal
 import time
 from collections import Counter
@@ -17,13 +16,12 @@ from tests.connectors.harness.crash_worker import BATCHES, COLUMNS, ROWS, run
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Wire
 from tests.crash.kill_points import PRODUCER_CALLS
+from tests.harness.forked import CONTEXT
 from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
 Topics = Callable[..., str]
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.connectors.harness.crash_worker"])
 CALLS = ("task", "register", *PRODUCER_CALLS, "delete-tree", "done")
 POINTS = [f"{call}:{side}" for call in CALLS for side in ("before", "after")]
 

@@ -22,7 +22,8 @@ from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalWriter
 from tests.connectors.harness.crash_worker import BATCHES, ROWS, run
 from tests.connectors.harness.wire import Wire
-from tests.connectors.test_crash import CONTEXT, start, written
+from tests.connectors.test_crash import start, written
+from tests.harness.forked import CONTEXT
 from tests.harness.suspend import wait_until_suspended
 from tests.harness.waiting import PATIENCE_SECONDS
 

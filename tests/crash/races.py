@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import os
 import pickle
 import random
@@ -36,14 +35,13 @@ from tests.crash.processes.racer import (
     race,
     read_again_and_again,
 )
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import Archive, make_table, publisher_of
 from tests.harness.table_audit import assert_log_is_table
 from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 READS_MAX = 40
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.racer"])
 
 
 @dataclass

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore import TableStore
-from tests.crash.visibility import CONTEXT, Observer, check_complete, make, run, write_commits
+from tests.crash.visibility import Observer, check_complete, make, run, write_commits
+from tests.harness.forked import CONTEXT
 from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from log_system.local_kafka.owned import LocalKafka
 from tablestore.context import TableContext
 from tests.crash.kill_points import POINTS
 from tests.crash.processes.batch_writer import changes_of, run
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import fold, make_table, recover_at, rows_of
 from tests.harness.table_audit import assert_log_is_prefix, assert_log_is_table
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.crash
 
 PARTITIONS = 2
 BATCHES = 3
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 
 SMALL: dict[str, Any] = {"rows": 12, "options": {}}
 LARGE: dict[str, Any] = {"rows": 40, "options": {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 7}}

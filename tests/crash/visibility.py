@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import random
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact_if_due
 from tablestore.write.writer import Writer
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import Change, make_table, publisher_of, run_here, write
 from tests.harness.table_audit import assert_index_is_true, audit
 
@@ -39,8 +39,6 @@ PARTITIONS = 2
 KEYS = 200
 ROWS_MAX = 12
 SILENCE_SECONDS_MAX = 60.0
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.harness.local_writes"])
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -24,6 +23,7 @@ from tablestore.write import publish
 from tablestore.write.publish import PublishPendingError
 from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import drain, fold, rows_of, write
 from tests.harness.log_audit import verify
 from tests.harness.plain_topics import make_topic
@@ -32,7 +32,6 @@ from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 from tests.harness.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.crash
-CONTEXT = multiprocessing.get_context("forkserver")
 EAGER = {
     # How often the broker looks for transactions that have timed out, and for records to compact.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -18,6 +17,7 @@ from tablestore.context import TableContext
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import changes_of, run
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import drain, make_table, publisher_of, write
 from tests.harness.suspend import wait_until_suspended
 from tests.harness.table_audit import assert_log_is_table
@@ -26,8 +26,6 @@ from tests.harness.waiting import PATIENCE_SECONDS
 pytestmark = pytest.mark.crash
 PARTITIONS = 2
 ROWS = 24
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 SMALL: dict[str, Any] = {}
 FORGETFUL = {
     "transactional.id.expiration.ms": "1000",

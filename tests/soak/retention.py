@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import random
 import time
 import uuid
@@ -25,6 +24,7 @@ from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tests.crash.matrix.audit import Verdict
 from tests.crash.processes import batch_writer
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import (
     Archive,
     Change,
@@ -54,8 +54,6 @@ EAGER = {
 }
 """How often the broker looks for what its retention has passed."""
 SHORT_RETENTION = {"segment.ms": "400", "retention.ms": "800"}
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 
 
 class Overtaken:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import pickle
 import random
@@ -20,6 +19,7 @@ from tests.crash.matrix.audit import audit
 from tests.crash.processes import batch_writer
 from tests.crash.processes.racer import archive_of, expire_again_and_again, fold_again_and_again
 from tests.crash.races import Field
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import make_table, recover_at
 from tests.harness.table_audit import assert_log_is_table
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -40,8 +40,6 @@ POINTS = tuple(
 )  # fmt: skip
 EAGER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 """How often the broker looks for transactions that have timed out."""
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer", "tests.crash.processes.racer"])
 
 
 class Sleeper:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import time
 import uuid
@@ -22,12 +21,11 @@ from tests.crash.matrix.audit import Expected, Verdict, audit, committed
 from tests.crash.matrix.cases import SMALL, Case
 from tests.crash.processes.batches import ALTER, BROKER, DRIVER, EXPIRE, ORPHAN, SINK, STREAMS, Job, changes_of
 from tests.crash.processes.worker import KEEP_LAST, PARTITIONS, create, run, write_batches
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import Archive, Change, fold_into, publisher_of, recover_at, run_here
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.tablestore.maintenance.test_expire_snapshots import needed, on_disk
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.worker"])
 SPARK_SECONDS = 300.0
 OPTIONS: dict[str, dict[str, Any]] = {
     "small": {},

@@ -7,7 +7,6 @@ life must be one that may follow the change before.
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import time
 import uuid
@@ -30,10 +29,9 @@ from tests.crash.matrix.runner import OPTIONS, PATIENCE_SECONDS, Result
 from tests.crash.processes.batches import BATCHES, DRIVER, EVENTUAL, NOBODY, ORPHAN, SETTLE, Job, changes_of
 from tests.crash.processes.ledger import Ledger
 from tests.crash.processes.worker import PARTITIONS, create, run
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import drain, fold, recover_at, rows_of, settle, staged
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.worker"])
 ORPHAN_SECONDS = 20.0
 
 

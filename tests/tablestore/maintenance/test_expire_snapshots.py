@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -42,14 +41,13 @@ from tablestore.read.split_planner import snapshot_splits
 from tablestore.streaming.consumers import Consumers
 from tablestore.write.writer import Writer
 from tests.crash.processes.expirer import expire_and_die
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import SCHEMA, make_table, publisher_of, rows_of, run_here, write
 from tests.harness.log_audit import verify
 from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 NOW = timedelta(0)
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.expirer"])
 
 
 class Life:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -28,12 +27,12 @@ from tablestore.maintenance.remove_orphans import remove_orphans
 from tablestore.write.writer import Writer
 from tests.crash.processes.expirer import compact_if_due_and_die
 from tests.harness.faults import Crash, failing, preceded
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import drain, make_table, publisher_of, recover_at, rows_of, run_here, write
 from tests.harness.spark_tables import frame, make, rows
 from tests.harness.table_audit import assert_log_is_table
 from tests.harness.waiting import PATIENCE_SECONDS
 
-SPAWN = multiprocessing.get_context("spawn")
 PARTITIONS = 2
 BASE = {k: f"v{k}" for k in range(40)}
 
@@ -133,7 +132,7 @@ def test_one_that_is_killed_loses_nothing_and_leaves_orphans_at_most(
     table: TableContext, servers: str, point: str, orphans: int
 ) -> None:
     before, newest = states(table), table.files.latest()
-    process = SPAWN.Process(target=compact_if_due_and_die, args=(table.path, point))
+    process = CONTEXT.Process(target=compact_if_due_and_die, args=(table.path, point))
     process.start()
     process.join(PATIENCE_SECONDS)
     assert process.exitcode == -signal.SIGKILL

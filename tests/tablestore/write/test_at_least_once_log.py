@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import random
 import signal
 from collections import Counter
@@ -29,6 +28,7 @@ from tablestore.read.split_planner import snapshot_splits
 from tests.crash.processes.append_writer import rows_in, run
 from tests.harness.eventual_story import PARTITIONS, EventualStory, stage
 from tests.harness.faults import Crash, failing
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import Row, drain_raw, rewriting, write
 from tests.harness.own_messages import own_messages
 from tests.harness.spark_tables import delete_records
@@ -202,10 +202,6 @@ def test_any_mix_of_writers_aborts_and_crashes_loses_nothing(
         return [(dice.randrange(6), f"{step}") for _ in range(dice.randint(1, 5))]
 
     story.mix(dice, rows, ["write", "write", "stage", "commit", "abort", "crash", "recover"])
-
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.append_writer"])
 
 
 @pytest.mark.crash

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import multiprocessing
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import run
 from tests.harness.eventual_story import EVENTUAL, PARTITIONS, EventualStory, stage
 from tests.harness.faults import Crash, failing
+from tests.harness.forked import CONTEXT
 from tests.harness.local_writes import (
     Change,
     drain,
@@ -270,10 +270,6 @@ def test_any_mix_of_writers_aborts_and_crashes_converges(
         return [(dice.randrange(6), None if dice.random() < 0.3 else f"{step}") for _ in range(dice.randint(1, 5))]
 
     story.mix(dice, changes, ["write", "write", "stage", "commit", "abort", "crash", "compact", "recover"])
-
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 
 
 @pytest.mark.crash
