@@ -27,7 +27,7 @@ NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 FINGERPRINT_DIGITS = 16
 _PATH_SAFE = "/!$&'()+,:;=@"
-"""Characters that delta-rs does not encode. It removes a file only by exactly the path text that added it."""
+"""Characters that delta-rs does not encode."""
 _FILE_ACTIONS = frozenset(("commitInfo", "add", "remove", "txn"))
 
 
@@ -41,6 +41,7 @@ class DataFile:
         rows: number of rows; -1 if the writer recorded no statistics.
         partition: partition values as Delta stores them (strings, None for NULL).
         stats: Delta statistics JSON; empty if there are none.
+        encoded: the path in the log, if another writer has encoded it otherwise than this program does.
     """
 
     path: str
@@ -48,6 +49,20 @@ class DataFile:
     rows: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = ""
+    encoded: str = field(default="", compare=False)
+
+    @classmethod
+    def logged(
+        cls, encoded: str, size: int, rows: int, partition: Mapping[str, str | None], stats: str = ""
+    ) -> DataFile:
+        """Return a file that a log lists; ``encoded`` is its path there."""
+        path = unquote(encoded)
+        return cls(path, size, rows, partition, stats, encoded if encoded != quote(path, safe=_PATH_SAFE) else "")
+
+    @property
+    def path_in_log(self) -> str:
+        """The path as a log has it. Other readers find the file of a ``remove`` by exactly the text that added it."""
+        return self.encoded or quote(self.path, safe=_PATH_SAFE)
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,7 @@ def parse_commit(version: int, text: bytes) -> Commit:
             add = action["add"]
             rows = json.loads(add.get("stats") or "{}").get("numRecords", -1)
             (added if add["dataChange"] else copied).append(
-                DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
+                DataFile.logged(add["path"], add["size"], rows, add["partitionValues"], add.get("stats") or "")
             )
             deletion_vectors |= bool(add.get("deletionVector"))
         elif "remove" in action:
@@ -150,7 +165,7 @@ def files_of(actions: pa.Table) -> list[DataFile]:
     has_partition = "partition" in actions.column_names
     partitions = actions.column("partition").to_pylist() if has_partition else [{}] * actions.num_rows
     return [
-        DataFile(unquote(path), size, -1 if rows is None else rows, {k: _text(v) for k, v in (partition or {}).items()})
+        DataFile.logged(path, size, -1 if rows is None else rows, {k: _text(v) for k, v in (partition or {}).items()})
         for path, size, rows, partition in zip(
             columns["path"], columns["size_bytes"], columns["num_records"], partitions, strict=True
         )
@@ -261,7 +276,7 @@ def add(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, A
     """Return an ``add`` action for a file."""
     return {
         "add": {
-            "path": quote(file.path, safe=_PATH_SAFE),
+            "path": file.path_in_log,
             "partitionValues": dict(file.partition),
             "size": file.size,
             "modificationTime": now_ms,
@@ -275,7 +290,7 @@ def remove(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str
     """Return a ``remove`` action for a file; without ``data_change``, its rows live on in other files."""
     return {
         "remove": {
-            "path": quote(file.path, safe=_PATH_SAFE),
+            "path": file.path_in_log,
             "deletionTimestamp": now_ms,
             "dataChange": data_change,
             "extendedFileMetadata": True,

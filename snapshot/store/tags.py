@@ -50,6 +50,9 @@ class Tag:
         """Return the tag as JSON, which ``from_json`` parses, without file statistics."""
         layout = replace(self.layout, base=_plain(self.layout.base), changes=_plain(self.layout.changes), tombstones=())
         facts = asdict(replace(self, layout=layout))
+        for file in (*facts["layout"]["base"], *facts["layout"]["changes"]):
+            # Versions before this field do not know it, and a tag's files are only read.
+            del file["encoded"]
         facts["snapshot"]["kind"] = facts["snapshot"].pop("operation")
         return json.dumps(facts).encode()
 

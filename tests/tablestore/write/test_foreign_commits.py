@@ -22,7 +22,7 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.delta.entries import entry_of
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
-from tablestore import create_local, open_local
+from tablestore import LocalTable, create_local, open_local
 from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
@@ -213,6 +213,41 @@ def test_timestamps_as_spark_writes_them_are_changes(tmp_path: Path) -> None:
     assert open_local(tmp_path / "t").to_arrow().to_pylist() == rows
     feed = pa.Table.from_batches(open_local(tmp_path / "t").changes(0))
     assert feed.select(["id", "at", "s"]).to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("verb", "expected"),
+    [
+        (lambda table: table.delete("id = 1"), [2]),
+        (lambda table: table.update("id = 1", {"id": 3}), [2, 3]),
+        (lambda table: table.overwrite([{"id": 4, "p": "ä"}], "p = 'ä'"), [4]),
+        (lambda table: table.compact(), [1, 2]),
+    ],
+    ids=["delete", "update", "overwrite", "compact"],
+)
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["", "from a checkpoint"])
+def test_a_file_whose_path_spark_has_encoded_is_removed_for_all_readers(
+    tmp_path: Path, verb: Callable[[LocalTable], object], expected: list[int], checkpoint: bool
+) -> None:
+    """In a path, Spark leaves letters beyond ASCII as they are, and a file is removed by the text that added it."""
+    path = tmp_path / "t"
+    table = create_local(path, "id bigint, p string", partition_by=["p"])
+    (path / "p=ä").mkdir()
+    for version in (1, 2):
+        name = f"p=ä/{version}.parquet"
+        pq.write_table(pa.table({"id": pa.array([version])}), path / name)
+        action = {"path": name, "partitionValues": {"p": "ä"}, "modificationTime": 1, "dataChange": True}
+        text = json.dumps({"add": {**action, "size": (path / name).stat().st_size}}, ensure_ascii=False)
+        (path / entry_of(version)).write_text(text)
+    if checkpoint:
+        DeltaTable(path).create_checkpoint()
+    table.tags.create("before")
+    verb(table)
+    for read in (table.to_arrow, open_local(path).to_arrow, DeltaTable(path).to_pyarrow_table):
+        assert sorted(read().column("id").to_pylist()) == expected
+    DeltaTable(path).create_checkpoint()
+    assert sorted(open_local(path).to_arrow().column("id").to_pylist()) == expected
+    assert sorted(open_local(path).to_arrow(tag="before").column("id").to_pylist()) == [1, 2]
 
 
 @pytest.mark.parametrize(
