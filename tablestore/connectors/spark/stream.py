@@ -91,12 +91,15 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.properties.group_id is None:
             logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
         begin, until = self._plan.begin(), self._plan.until()
-        self._committed = begin
         if until is not None:
             # A read whose end is before its start reads nothing.
             until = {each: max(end, begin.get(each, end)) for each, end in until.items()}
         found = _json(begin, until, self._plan.ids())
-        return found | {_UNKEPT: True} if options.start.mode in (StartupMode.LATEST, StartupMode.GROUP) else found
+        if options.start.mode in (StartupMode.LATEST, StartupMode.GROUP):
+            # The start is committed as well: the next query of the group begins there, even if this one reads nothing.
+            return found | {_UNKEPT: True}
+        self._committed = begin
+        return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the configured limit of a micro-batch (``maxRowsPerTrigger``)."""
