@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,8 @@ Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of the table
 
 
 TOKEN = "TABLESTORE_SERVE_TOKEN"
+_FILES_MAX = 65_536
+"""Files that the service may have open, if the system permits as many."""
 
 
 def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
@@ -92,6 +95,7 @@ def serve(  # noqa: PLR0913, PLR0917 - every option of the command
         schedule=Schedule(poll=look_every, verify=verify_every or None, verify_whole=verify_whole_every),
         verify_rate=verify_rate or None,
     )
+    _allow_open_files()
     token = os.environ.get(TOKEN)
     with http_server(service, host, port, token) as server, service:
         console.print(f"Serving on http://{host}:{server.server_port}/ until Ctrl-C.", highlight=False, soft_wrap=True)
@@ -101,6 +105,14 @@ def serve(  # noqa: PLR0913, PLR0917 - every option of the command
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             console.print("Stopping ...", highlight=False)
+
+
+def _allow_open_files() -> None:
+    """Let this process open as many files as the system permits: clients of Kafka take up to 24 for each table."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _newest(place: Storage) -> int | str:

@@ -6,12 +6,13 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -224,9 +225,11 @@ def test_maintenance_that_fails_is_shown_until_it_succeeds(tmp_path: Path) -> No
 
 
 @contextmanager
-def serving(out: Path, *arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(
+    out: Path, *arguments: str, before: Sequence[str] = (), **environment: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run the command, and yield its process and address."""
-    command = [sys.executable, "-m", "tablestore", "serve", *arguments, "--port", "0"]
+    command = [*before, sys.executable, "-m", "tablestore", "serve", *arguments, "--port", "0"]
     given = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | environment
     with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=given) as process:
         try:
@@ -240,6 +243,14 @@ def read(address: str, name: str) -> float | None:
     """Return a metric of a running service."""
     with urllib.request.urlopen(f"{address}metrics", timeout=10) as answer:
         return metric(answer.read().decode(), name)
+
+
+def test_it_may_open_more_files_than_a_shell_allows_by_default(tmp_path: Path) -> None:
+    table = create_local(tmp_path / "t", "id int")
+    few = ("sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh")
+    with serving(tmp_path / "out", table.path, before=few) as (process, _):
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    assert soft == min(hard, 65_536)
 
 
 def test_killed_it_goes_on_with_publishing_and_comparing(
