@@ -250,12 +250,13 @@ def test_executors_that_dynamic_allocation_removes(
 ) -> None:
     """Nothing that an executor holds is needed later: neither producers, nor readers, nor the state of a query.
 
-    The driver here gets the cores of the one that the tests above share.
+    The driver here gets the cores of the one that the tests above share. One executor after another has all there is.
     """
     driver.kill()
     path, servers = tmp_path / "t", kafka.bootstrap_servers
     dynamic = {f"dynamicAllocation__{name}": "10s" for name in ("executorIdleTimeout", "shuffleTracking__timeout")}
     dynamic |= {f"dynamicAllocation__{name}": "true" for name in ("enabled", "shuffleTracking__enabled")}
+    dynamic["dynamicAllocation__maxExecutors"] = "1"
     with Driver(cluster.url, **dynamic) as other:
         other.run(steps.make_table, str(path), servers, topic(), {"log__consistency": "eventual"})
         checkpoint, folder = tmp_path / "checkpoint", tmp_path / "ledger"
