@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 import pyarrow as pa
@@ -13,8 +14,9 @@ from log_system.index import LogIndex
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.tail_reader import read_tail, tail_schema
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
+from snapshot.merge.key_parts import by_parts
 from snapshot.merge.merge_reader import MergeReader
-from snapshot.merge.numbered_columns import columns_of, keys_of, load_numbered, same_key, same_row
+from snapshot.merge.numbered_columns import ROW_HASH, columns_of, keys_of, load_numbered, same_key, same_row
 from snapshot.records import ChangeSet
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.adapter import Adapter
@@ -77,20 +79,22 @@ class Repairs(_LogAndTable):
             # Step 1.
             with MergeReader(spec.arrow, spec.primary_key) as engine:
                 last = engine.last_per_key(read_tail(log, partition, start, end, newest=True))
-                load_numbered(session, "seen", tail_schema(log), last)
+                sizes = {"seen": load_numbered(session, "seen", tail_schema(log), last)}
             # Step 2.
+            rows = _changes(changed, partition, spec.change_columns)
             numbered = files.change_schema.append(pa.field(SNAPSHOT, pa.int64()))
-            load_numbered(session, "changed", numbered, _changes(changed, partition, spec.change_columns))
+            sizes["changed"] = load_numbered(session, "changed", numbered, rows)
             keys = ", ".join(keys_of(spec))
             session.execute(f"CREATE TEMP TABLE keys AS SELECT {keys} FROM seen UNION SELECT {keys} FROM changed")
             if not whole and session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
                 return
             # Step 3.
-            _look_up(files, session, partition, snapshot, whole=whole)
+            sizes["alive"] = _look_up(files, session, partition, snapshot, whole=whole)
             # Step 4.
             marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]
             schema = pa.schema([*files.change_schema, *marks])
-            yield from read(session, _differences(spec), [], schema)
+            query = partial(read, session, _differences(spec), [], schema)
+            yield from by_parts(session, {**sizes, "keys": 0}, keys_of(spec), query)
 
 
 @dataclass(frozen=True)
@@ -140,11 +144,13 @@ class MissingChanges(_LogAndTable):
         found = (batch.select(log.schema.names) for batch in read_tail(log, partition, start, end))
         had = (batch.select(log.schema.names) for batch in _changes(changed, partition, files.spec.change_columns))
         with spilling(memory_limit=_MEMORY) as session, errors_mapped("compare the log"):
-            load_numbered(session, "had", log.schema, had)
-            load_numbered(session, "seen", log.schema, found)
+            sizes = {"had": load_numbered(session, "had", log.schema, had, hashed=True)}
+            sizes["seen"] = load_numbered(session, "seen", log.schema, found, hashed=True)
             marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]
-            query = "SELECT *, NULL::TINYINT, NULL::BIGINT, NULL::BIGINT FROM (FROM had EXCEPT ALL FROM seen)"
-            yield from read(session, query, [], pa.schema([*files.change_schema, *marks]))
+            lacking = "FROM had EXCEPT ALL FROM seen"
+            sql = f"SELECT * EXCLUDE ({ROW_HASH}), NULL::TINYINT, NULL::BIGINT, NULL::BIGINT FROM ({lacking})"
+            query = partial(read, session, sql, [], pa.schema([*files.change_schema, *marks]))
+            yield from by_parts(session, sizes, [ROW_HASH], query)
 
     def _holds_all_of(self, snapshot: int, partition: int, first: int) -> bool:
         """Return whether a partition that begins at the offset ``first`` still has all records of a snapshot."""
@@ -156,11 +162,15 @@ class MissingChanges(_LogAndTable):
 
 def _look_up(
     files: TableFiles, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool
-) -> None:
-    """Create the DuckDB table ``alive`` of the committed rows of a bucket: those in ``keys``, or all of them."""
+) -> int:
+    """Create the DuckDB table ``alive`` of the committed rows of a bucket: those in ``keys``, or all of them.
+
+    Returns:
+        The size of its long values.
+    """
     lookup = lookup_in(files, files.latest() if snapshot is None else snapshot)
     keys = None if whole else session.sql("SELECT * FROM keys").to_arrow_table()
-    load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
+    return load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
 
 
 def _changes(changed: Iterable[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ _OLD, _GRAVE = -1, -2
 _NOT_BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 
 
-def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, new: str, settled: str) -> None:
+def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule) -> None:
     """Merge the rows of ``new`` into those of ``old``.
 
     Creates the table ``settled`` with the same columns and one row for each key of ``new``: the merged row as
@@ -41,7 +41,7 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
         register_sketches(session)
     try:
         with interruptible():
-            rows = _rows(spec, rule, new)
+            rows = _rows(spec, rule)
             if rule.removing:
                 _cut(session, spec, rule, rows)
                 rows = "SELECT * FROM rest"
@@ -56,9 +56,9 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     rows = ", ".join(f"touched.{c}" if c in keyed else f"merged.{c}" for c in columns)
     lives = f"merged.{keys_of(spec)[0]} IS NOT NULL"
     session.execute(f"""
-        CREATE TEMP TABLE {settled} AS
+        CREATE TEMP TABLE settled AS
         SELECT {rows}, CASE WHEN {lives} THEN {RowKind.UPDATE_AFTER:d} ELSE {RowKind.DELETE:d} END AS {kind}, {seq}
-        FROM (SELECT {keys}, max({seq}) AS {seq} FROM {new} GROUP BY {keys}) AS touched
+        FROM (SELECT {keys}, max({seq}) AS {seq} FROM new GROUP BY {keys}) AS touched
         LEFT JOIN merged ON {same_key(keys_of(spec), "touched", "merged")}
     """)
     if rule.buries:
@@ -69,7 +69,7 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     session.execute(f"DROP {arrived} arrived")
 
 
-def _rows(spec: TableSpec, rule: MergeRule, new: str) -> str:
+def _rows(spec: TableSpec, rule: MergeRule) -> str:
     """Return a query for all rows: the table's columns, ``ord``, ``gone`` (a retraction), ``deletes`` (a delete)."""
     columns = columns_of(spec)
     listed, kind, seq = ", ".join(columns), f"c{len(columns)}", f"c{len(columns) + 1}"
@@ -80,7 +80,7 @@ def _rows(spec: TableSpec, rule: MergeRule, new: str) -> str:
         in_graves = {*keys_of(spec), *names_in(spec, rule.buries)}
         known = ", ".join(c if c in in_graves else f"NULL AS {c}" for c in columns)
         rows += f" UNION ALL SELECT {known}, {_GRAVE} AS ord, TRUE AS gone, TRUE AS deletes FROM graves"
-    return f"{rows} UNION ALL SELECT {listed}, {seq} AS ord, {retracts} AS gone, {deletes} AS deletes FROM {new}"
+    return f"{rows} UNION ALL SELECT {listed}, {seq} AS ord, {retracts} AS gone, {deletes} AS deletes FROM new"
 
 
 def _sequenced(spec: TableSpec, rule: MergeRule, rows: str) -> str:

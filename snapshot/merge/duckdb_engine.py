@@ -37,6 +37,8 @@ from snapshot.schema.system_columns import relabelled
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20
 """Limits of the Arrow batches that are read: rows, and bytes as they are in files, where they take an eighth or so."""
+_READ_BYTES = 32 << 20
+"""Limit of the batches that are read without DuckDB, in bytes as they are in memory."""
 MEMORY_LIMIT = "288MB"
 """The memory limit of a session of a merge."""
 _NO_SPILL = "max_temp_directory_size"
@@ -111,9 +113,11 @@ def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
 
 
 def rows_at_a_time(file: pq.FileMetaData) -> int:
-    """Return how many rows of a Parquet file to read at a time: no more than its largest row group has."""
-    groups = (file.row_group(number).num_rows for number in range(file.num_row_groups))
-    return min(BATCH_ROWS, max(groups, default=0) or BATCH_ROWS)
+    """Return how many rows of a Parquet file to read at a time: no more than a row group has, few of large values."""
+    groups = [group for group in map(file.row_group, range(file.num_row_groups)) if group.num_rows]
+    most = max((group.num_rows for group in groups), default=BATCH_ROWS)
+    widest = max((group.total_byte_size / group.num_rows for group in groups), default=1)
+    return max(1, min(BATCH_ROWS, most, int(_READ_BYTES / max(1, widest))))
 
 
 def file_arguments(sizes: Mapping[str, int], remote: RemoteFiles | None) -> list[str]:
@@ -225,7 +229,7 @@ def errors_mapped(what: str) -> Iterator[None]:
         reason, _, more = str(error).partition("\n")
         message = (
             f"{what}: the rows do not fit into the memory of the task's engine: {reason}. It spills rows to disk, but "
-            "not those longer than about 2 KB: take fewer of them at a time, or store a path to them"
+            "not values longer than about 2 KB: store fewer of them under a key and in a row group, or a path to them"
         )
         raise (no_room(what, reason) if _NO_SPILL in more else UnavailableError(message)) from error
     except duckdb.IOException as error:
@@ -266,11 +270,15 @@ def _lost(what: str, error: object) -> str:
 
 
 def load(
-    connection: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    selected: str = "*",
 ) -> None:
     """Load batches into a new temporary table; an exception raised by the iterator of batches propagates unchanged."""
     with streamed(connection, "_incoming", schema, batches):
-        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM _incoming")
+        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {selected} FROM _incoming")
 
 
 @contextmanager

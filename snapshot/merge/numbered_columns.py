@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
 
 from snapshot.merge.duckdb_engine import load
+from snapshot.merge.key_parts import long_bytes
 from snapshot.schema.spec import TableSpec
+
+ROW_HASH = "h"
+"""Column with the hash of a row; equal rows have the same."""
 
 
 def numbered_schema(schema: pa.Schema) -> pa.Schema:
@@ -22,10 +26,37 @@ def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def load_numbered(
-    session: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> None:
-    """Load batches into a new temporary table with numbered column names."""
-    load(session, table, numbered_schema(schema), map(numbered, batches))
+    session: duckdb.DuckDBPyConnection,
+    table: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    hashed: bool = False,
+) -> int:
+    """Load batches into a new temporary table with numbered column names.
+
+    Args:
+        session: the session.
+        table: the name of the table.
+        schema: the schema of the batches.
+        batches: the rows.
+        hashed: whether the table has one more column, the hash of the row, named by ``ROW_HASH``.
+
+    Returns:
+        The size of the rows' long values (``long_bytes``).
+    """
+    size, columns = 0, numbered_schema(schema)
+
+    def measured() -> Iterator[pa.RecordBatch]:
+        nonlocal size
+        for batch in batches:
+            size += long_bytes(batch)
+            yield numbered(batch)
+
+    # While the batches arrive, few long values are in memory.
+    selected = f"*, hash({', '.join(columns.names)}) AS {ROW_HASH}" if hashed else "*"
+    load(session, table, columns, measured(), selected)
+    return size
 
 
 def columns_of(spec: TableSpec) -> list[str]:

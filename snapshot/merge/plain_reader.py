@@ -20,6 +20,11 @@ from snapshot.row_kind import KIND
 from snapshot.schema.system_columns import SEQ, relabelled
 from snapshot.storage import Storage
 
+_LAYOUTS = {
+    pa.string(): (pa.string(), pa.large_string(), pa.string_view()),
+    pa.binary(): (pa.binary(), pa.large_binary(), pa.binary_view()),
+}
+"""The types by which writers describe text and bytes, which are the same in Parquet."""
 _CHANGES_MAX = 2_000_000
 """Maximum number of changes: with their bitmaps, they take no more memory than DuckDB does (measured)."""
 
@@ -84,7 +89,7 @@ def _base_rows(
             arrays = [
                 pa.repeat(pa.scalar(file.partition_values[f.name], f.type), batch.num_rows)
                 if f.name in file.partition_values
-                else batch.column(f.name)
+                else batch.column(f.name).cast(f.type)
                 for f in stored
             ]
             yield from _kept(arrays, wanted, None if mask is None else ~mask)
@@ -128,10 +133,10 @@ def _kept(arrays: list[pa.Array], wanted: pa.Schema, mask: np.ndarray | None) ->
 
 
 def _has(path: str, fields: Sequence[pa.Field]) -> int:
-    """Return a file's number of rows if it has all columns with exactly these types, otherwise 0."""
+    """Return a file's number of rows if it has all columns with these types, otherwise 0."""
     with opened(path) as file:
         found = {field.name: field.type for field in file.schema_arrow}
-        is_same = all(found.get(field.name) == field.type for field in fields)
+        is_same = all(found.get(field.name) in _LAYOUTS.get(field.type, (field.type,)) for field in fields)
         return int(file.metadata.num_rows) if is_same and fields else 0
 
 

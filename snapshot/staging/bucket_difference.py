@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 import pyarrow as pa
 
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
+from snapshot.merge.key_parts import by_parts
 from snapshot.merge.merge_reader import BaseFile, BucketFiles, ChangeFile, MergeReader
-from snapshot.merge.numbered_columns import columns_of, exactly, keys_of, load_numbered, same_key, same_row
+from snapshot.merge.numbered_columns import (
+    ROW_HASH,
+    columns_of,
+    exactly,
+    keys_of,
+    load_numbered,
+    same_key,
+    same_row,
+)
+from snapshot.merge.plain_reader import plain_rows
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import SEQ
+from snapshot.schema.system_columns import SEQ, renumbered
 from snapshot.staging.stage import change_file_schema
 from snapshot.storage import Storage
 
@@ -52,9 +63,12 @@ class BucketDifference:
             ) as engine,
         ):
             asked = None if self.between is None else self._keys(session, engine, self.between)
+            sizes = {}
             for name, files in (("now", self.now), ("was", self.then)):
-                load_numbered(session, name, self.spec.arrow, engine.merged(files.base, files.changes, keys=asked))
-            yield from read(session, self._query(), [], change_file_schema(self.spec))
+                rows = engine.merged(files.base, files.changes, keys=asked)
+                sizes[name] = load_numbered(session, name, self.spec.arrow, rows)
+            query = partial(read, session, self._query(), [], change_file_schema(self.spec))
+            yield from renumbered(by_parts(session, sizes, keys_of(self.spec), query))
 
     def _keys(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, between: Sequence[ChangeFile]) -> pa.Table:
         """Return the distinct keys of change files; at most one per change."""
@@ -70,7 +84,7 @@ class BucketDifference:
         row = ", ".join(f"was.{column} AS {column}" for column in columns_of(spec))
         gone = ", ".join(f"now.{column}" if column in keys else "NULL" for column in columns_of(spec))
         return f"""
-            SELECT {", ".join(columns_of(spec))}, kind::TINYINT AS {KIND}, row_number() OVER () - 1 AS {SEQ} FROM (
+            SELECT {", ".join(columns_of(spec))}, kind::TINYINT AS {KIND}, 0::BIGINT AS {SEQ} FROM (
                 SELECT {row}, {RowKind.UPDATE_AFTER:d} AS kind FROM was LEFT JOIN now ON {meets}
                 WHERE now.{keys[0]} IS NULL OR NOT ({same_row(spec, "now", "was")})
                 UNION ALL
@@ -107,9 +121,15 @@ class FilesDifference:
             spilling(memory_limit=_MEMORY) as session,
             MergeReader(self.spec.arrow, (), stored=self.spec.physical, filesystem=self.storage.filesystem) as engine,
         ):
+            sizes = {}
+            fields = list(zip(self.spec.arrow, self.spec.physical, strict=True))
             for name, files in (("gone", self.gone), ("come", self.come)):
-                load_numbered(session, name, self.spec.arrow, engine.merged(files, ()))
+                # DuckDB would hold a row group's large values, and other writers' row groups may be large.
+                plain = plain_rows(self.storage, files, (), fields, None, emit_changes=False)
+                rows = engine.merged(files, ()) if plain is None else plain
+                sizes[name] = load_numbered(session, name, self.spec.arrow, rows, hashed=True)
             for kind, some, others in ((RowKind.DELETE, "gone", "come"), (RowKind.INSERT, "come", "gone")):
                 columns, exact = ", ".join(columns_of(self.spec)), ", ".join(exactly(self.spec))
                 apart = f"SELECT {exact} FROM {some} EXCEPT ALL SELECT {exact} FROM {others}"
-                yield from read(session, f"SELECT {columns}, {kind:d}::TINYINT FROM ({apart})", [], schema)
+                query = partial(read, session, f"SELECT {columns}, {kind:d}::TINYINT FROM ({apart})", [], schema)
+                yield from by_parts(session, sizes, [ROW_HASH], query)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import duckdb
 import pyarrow as pa
@@ -31,6 +32,7 @@ import pyarrow as pa
 from snapshot.arrow_slices import unsliced
 from snapshot.merge.aggregate_sql import merge
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
+from snapshot.merge.key_parts import in_order, long_bytes
 from snapshot.merge.merge_reader import BucketFiles, MergeReader
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.merge.numbered_columns import columns_of, keys_of, load_numbered, names_in, numbered, same_key, same_row
@@ -87,34 +89,26 @@ class Lookup:
         Raises:
             InvalidInputError: a merged value cannot be stored.
         """
+        merged = "settled" if rule.merges else "new"
+        query = _changelog(merged, self.spec) if changelog else _upserts(merged, self.spec, keeps_same=keeps_same)
         mapped = errors_mapped("look up replaced rows")
         with self._engine() as engine, spilling(memory_limit=_MEMORY, remote=engine.remote) as session, mapped:
-            buckets: dict[int, None] = {}
+            sizes: dict[int, int] = {}
             for bucket, part in parts:
-                if bucket not in buckets:
+                if bucket not in sizes:
                     load_numbered(session, f"new{bucket}", schema, iter(()))
-                    buckets[bucket] = None
+                sizes[bucket] = sizes.get(bucket, 0) + long_bytes(part)
                 session.register("part", unsliced(numbered(part)))
                 session.execute(f"INSERT INTO new{bucket} SELECT * FROM part")
                 session.unregister("part")
-            for bucket in sorted(buckets):
-                self._look_up(session, engine, bucket, rule)
-                new = f"new{bucket}"
-                if rule.buries and not rule.merges:
-                    session.execute(f"CREATE TEMP TABLE buried AS {_deleted(new, self.spec, rule)}")
-                if rule.merges:
-                    merge(session, self.spec, rule, new, f"settled{bucket}")
-                    session.execute(f"DROP TABLE {new}")
-                    new = f"settled{bucket}"
-                query = _changelog(new, self.spec) if changelog else _upserts(new, self.spec, keeps_same=keeps_same)
+            for bucket in sorted(sizes):
+                session.execute(f"ALTER TABLE new{bucket} RENAME TO new")
+                tables = {"new": sizes[bucket], **self._look_up(session, engine, bucket, rule)}
+                changes = partial(self._changes, session, rule, query, schema, partial(bury, bucket))
                 # Numbered here, because a window of DuckDB would hold all rows in memory.
-                yield from renumbered(read(session, query, [], schema))
-                if rule.buries:
-                    for rows in read(session, *_tombstones(self.spec, rule)):
-                        bury(bucket, rows)
-                    session.execute("DROP TABLE buried")
-                session.execute(f"DROP TABLE {new}")
-                session.execute("DROP TABLE old")
+                yield from renumbered(in_order(session, tables, keys_of(self.spec), changes))
+                for table in tables:
+                    session.execute(f"DROP TABLE {table}")
 
     def rows(self, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
         """Yield rows of a bucket.
@@ -133,27 +127,56 @@ class Lookup:
         files = self.files.get(bucket, BucketFiles())
         return engine.merged(files.base, files.changes, keys=keys)
 
-    def _look_up(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, bucket: int, rule: MergeRule) -> None:
-        """Create the table ``old`` of existing rows with new keys and, if the rule merges tombstones, ``graves``."""
+    def _look_up(
+        self, session: duckdb.DuckDBPyConnection, engine: MergeReader, bucket: int, rule: MergeRule
+    ) -> dict[str, int]:
+        """Create the table ``old`` of existing rows with new keys and, if the rule merges tombstones, ``graves``.
+
+        Returns:
+            The size of the long values of each table.
+        """
         old: Iterator[pa.RecordBatch] = iter(())
         if bucket in self.files:
             keys = ", ".join(keys_of(self.spec))
-            asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
+            asked = session.sql(f"SELECT DISTINCT {keys} FROM new").to_arrow_table()
             old = self._rows(engine, bucket, asked)
-        load_numbered(session, "old", self.spec.arrow, old)
+        sizes = {"old": load_numbered(session, "old", self.spec.arrow, old)}
         if rule.buries and rule.merges:
-            load_graves(session, self.spec, rule, self.tombstones.get(bucket, {}), engine.remote, f"new{bucket}")
+            load_graves(session, self.spec, rule, self.tombstones.get(bucket, {}), engine.remote)
+            sizes["graves"] = 0
+        return sizes
+
+    def _changes(
+        self,
+        session: duckdb.DuckDBPyConnection,
+        rule: MergeRule,
+        query: str,
+        schema: pa.Schema,
+        bury: Callable[[pa.RecordBatch], None],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that the rows of the table ``new`` make to those of ``old``, in the order of ``_seq``."""
+        if rule.merges:
+            merge(session, self.spec, rule)
+        elif rule.buries:
+            session.execute(f"CREATE TEMP TABLE buried AS {_deleted(self.spec, rule)}")
+        yield from read(session, query, [], schema)
+        if rule.buries:
+            for rows in read(session, *_tombstones(self.spec, rule)):
+                bury(rows)
+            session.execute("DROP TABLE buried")
+        if rule.merges:
+            session.execute("DROP TABLE settled")
 
     def _engine(self) -> MergeReader:
         spec = self.spec
         return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self.storage.filesystem)
 
 
-def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:
+def _deleted(spec: TableSpec, rule: MergeRule) -> str:
     """Return a query for the tombstones of deletes that are not merged: key and sequence of the deleted rows."""
     keys = keys_of(spec)
     columns = ", ".join(f"old.{c}" for c in [*keys, *names_in(spec, rule.buries)])
-    joined = f"{new} AS new JOIN old ON {same_key(keys, 'old', 'new')}"
+    joined = f"new JOIN old ON {same_key(keys, 'old', 'new')}"
     return f"SELECT {columns} FROM {joined} WHERE new.c{len(spec.arrow)} = {RowKind.DELETE:d}"
 
 
@@ -164,7 +187,7 @@ def _tombstones(spec: TableSpec, rule: MergeRule) -> tuple[str, list[int], pa.Sc
     return f"SELECT {names}, ?::BIGINT FROM buried", [now_ms], tombstone_schema(spec, rule)
 
 
-def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
+def _upserts(merged: str, spec: TableSpec, *, keeps_same: bool) -> str:
     """Return a query for the merged rows that differ from existing rows, and the deletes of existing rows."""
     columns, keys = columns_of(spec), keys_of(spec)
     kind, seq = f"new.c{len(columns)}", f"new.c{len(columns) + 1}"
@@ -173,13 +196,13 @@ def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
     return f"""
         SELECT {", ".join(f"new.{c}" for c in columns)}, {kind}::TINYINT AS {KIND},
             {seq} AS {SEQ}
-        FROM {new} AS new LEFT JOIN old ON {same_key(keys, "old", "new")}
+        FROM {merged} AS new LEFT JOIN old ON {same_key(keys, "old", "new")}
         WHERE CASE WHEN {kind} = {RowKind.DELETE:d} THEN {existed} ELSE NOT ({existed} AND {unchanged}) END
         ORDER BY {seq}
     """
 
 
-def _changelog(new: str, spec: TableSpec) -> str:
+def _changelog(merged: str, spec: TableSpec) -> str:
     """Return a query for the changes that upserts and deletes make, with the previous rows."""
     columns, keys = columns_of(spec), keys_of(spec)
     on_key, unchanged = same_key(keys, "old", "new"), same_row(spec, "old", "new")
@@ -190,12 +213,12 @@ def _changelog(new: str, spec: TableSpec) -> str:
         FROM (
             SELECT {row.format("old")}, {seq} AS seq, 0 AS step,
                 CASE WHEN {is_delete} THEN {RowKind.DELETE:d} ELSE {RowKind.UPDATE_BEFORE:d} END AS kind
-            FROM {new} AS new JOIN old ON {on_key}
+            FROM {merged} AS new JOIN old ON {on_key}
             WHERE {is_delete} OR NOT ({unchanged})
             UNION ALL
             SELECT {row.format("new")}, {seq} AS seq, 1 AS step,
                 CASE WHEN {existed} THEN {RowKind.UPDATE_AFTER:d} ELSE {RowKind.INSERT:d} END AS kind
-            FROM {new} AS new LEFT JOIN old ON {on_key}
+            FROM {merged} AS new LEFT JOIN old ON {on_key}
             WHERE NOT ({is_delete}) AND NOT ({existed} AND {unchanged})
         )
         ORDER BY seq, step

@@ -39,7 +39,6 @@ def load_graves(
     rule: MergeRule,
     sizes: Mapping[str, int],
     remote: RemoteFiles | None,
-    new: str,
 ) -> None:
     """Create the table ``graves`` (numbered key and sequence columns) of the tombstones with keys in ``new``."""
     if not sizes:
@@ -48,7 +47,7 @@ def load_graves(
         return
     session.execute(
         f"CREATE OR REPLACE TEMP TABLE graves AS SELECT * FROM {read_parquet(_columns(spec, rule))} AS tombstones "
-        f"SEMI JOIN {new} AS new ON {same_key(keys_of(spec), 'new', 'tombstones')}",
+        f"SEMI JOIN new ON {same_key(keys_of(spec), 'new', 'tombstones')}",
         [file_arguments(sizes, remote)],
     )
 

@@ -35,8 +35,9 @@ def shielded(frame: DataFrame, *more: Column) -> DataFrame:
         frame: what Spark reads from files of the table.
         more: further columns to return.
     """
-    columns = [_shielded(F.col(backquoted(field.name)), field.dataType).alias(field.name) for field in frame.schema]
-    return frame.select(*columns, *more)
+    columns = ((backquoted(field.name), field) for field in frame.schema)
+    shown = (_shielded(F.col(c), f.dataType).alias(f.name) if _has_floats(f.dataType) else c for c, f in columns)
+    return frame.select(*shown, *more)
 
 
 def _shielded(column: Column, kind: DataType) -> Column:

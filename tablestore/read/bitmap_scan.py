@@ -16,11 +16,12 @@ import posixpath
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import ByteType, DateType, StructField, StructType
 
-from snapshot.merge.change_bitmap import change_bitmap
+from snapshot.merge.change_bitmap import ChangeBitmap, change_bitmap
 from snapshot.merge.key_bitmap import KeyBitmap
 from snapshot.quoting import backquoted, text_literal
 from snapshot.row_kind import KIND, RowKind
@@ -68,20 +69,18 @@ def scanned(
     base = [posixpath.join(table.storage.root, file.path) for file in layout.base]
     changes = [posixpath.join(table.log.storage.root, file.path) for file in layout.changes]
     rows = spark.read.options(**_PINNED).schema(columns).parquet(*base, *changes)
-    metadata = rows.metadataColumn("_metadata")
-    rows = shielded(rows)
     # Names longer than any column's name, so that they clash with none.
-    changed, standing, file = ("_" * (max(map(len, columns.names)) + more) for more in (1, 2, 3))
-    rows = rows.withColumn(changed, _words(spark, bits.keys))
+    words, file = ("_" * (max(map(len, columns.names)) + more) for more in (1, 2))
+    more = [] if bits.rows is None else [rows.metadataColumn("_metadata").alias(file)]
+    rows = shielded(rows, _words(spark, bits).alias(words), *more)
     number = f"unix_date({backquoted(key)})" if isinstance(spec.schema[key].dataType, DateType) else backquoted(key)
     stands = f"{KIND} IN ({RowKind.INSERT:d}, {RowKind.UPDATE_AFTER:d})"
     if bits.rows is not None:
-        rows = rows.withColumn(standing, _words(spark, bits.rows)).withColumn(file, metadata)
         starts = accumulate((file.rows for file in layout.changes[:-1]), initial=0)
         begins = (f"{text_literal(posixpath.basename(p))}, {at}L" for p, at in zip(changes, starts, strict=True))
         place = f"element_at(map({', '.join(begins)}), {file}.file_name) + {file}.row_index"
-        stands = _holds(bits.rows, standing, place)
-    counts = f"CASE WHEN {KIND} IS NULL THEN NOT {_holds(bits.keys, changed, number)} ELSE {stands} END"
+        stands = _holds(bits.rows, words, len(bits.keys.words), place)
+    counts = f"CASE WHEN {KIND} IS NULL THEN NOT {_holds(bits.keys, words, 0, number)} ELSE {stands} END"
     return rows.where(counts).select(*map(backquoted, wanted))
 
 
@@ -98,14 +97,15 @@ def _fits(spec: TableSpec, layout: SnapshotFiles) -> bool:
     return KeyBitmap.can_hold(spec.arrow.field(spec.primary_key[0]).type)
 
 
-def _words(spark: SparkSession, bits: KeyBitmap) -> Column:
-    """Return a bitmap as an ARRAY<BIGINT> subquery; as a literal, it would be printed with the plan."""
-    words = pa.ListArray.from_arrays([0, len(bits.words)], pa.array(bits.words))
-    return spark.createDataFrame(pa.table({"words": words})).scalar()
+def _words(spark: SparkSession, bits: ChangeBitmap) -> Column:
+    """Return bitmaps, one after the other, as an ARRAY<BIGINT> subquery; a literal would be printed with the plan."""
+    words = pa.array(bits.keys.words if bits.rows is None else np.concatenate([bits.keys.words, bits.rows.words]))
+    return spark.createDataFrame(pa.table({"words": pa.ListArray.from_arrays([0, len(words)], words)})).scalar()
 
 
-def _holds(bits: KeyBitmap, words: str, number: str) -> str:
-    """Return SQL that tests whether ``number`` is in a bitmap; column ``words`` holds the bitmap, from ``_words``."""
+def _holds(bits: KeyBitmap, words: str, start: int, number: str) -> str:
+    """Return SQL that tests whether ``number`` is in the bitmap that starts at index ``start`` of column ``words``."""
     place = f"({number} - {bits.low}L)"
-    is_set = f"getbit(get({words}, CAST(shiftright({place}, 6) AS INT)), CAST({place} & 63 AS INT)) = 1"
+    word = f"get({words}, CAST(shiftright({place}, 6) AS INT) + {start})"
+    is_set = f"getbit({word}, CAST({place} & 63 AS INT)) = 1"
     return f"CASE WHEN {number} BETWEEN {bits.low}L AND {bits.high}L THEN {is_set} ELSE false END"

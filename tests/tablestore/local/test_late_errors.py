@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from snapshot.errors import DataLostError, InvalidInputError, TableStoreError, UnavailableError
+from snapshot.errors import DataLostError, InvalidInputError, TableStoreError
 from tablestore import LocalTable, when_matched, when_not_matched
 from tablestore.local import merge, row_changes
 
@@ -135,24 +135,3 @@ def test_ctrl_c_is_not_an_error_of_the_statement(table: LocalTable, verb: str, m
         verbs[verb]()
     monkeypatch.undo()
     assert table.to_arrow().to_pylist() == [{"id": 1, "v": "a", "n": 1}]
-
-
-def test_large_values_are_limited_only_where_rows_are_looked_up(make: Callable[..., LocalTable]) -> None:
-    """The limit is that of the page about rows."""
-
-    def images(count: int, size: int) -> pa.Table:
-        return pa.table({"id": range(count), "b": pa.repeat(pa.scalar(bytes(size), pa.binary()), count)})
-
-    schema = pa.schema([("id", pa.int64()), ("b", pa.binary())])
-    table = make(schema, primary_key=["id"], bucket=1)
-    table.write(images(320, 1 << 20))
-    assert sum(batch.num_rows for batch in table.scan()) == 320
-    looked_up = make(schema, primary_key=["id"], bucket=1, **{"changelog-producer": "lookup"})
-    looked_up.write([{"id": 1, "b": b"x"}])
-    with pytest.raises(
-        UnavailableError, match=r"not those longer than about 2 KB: take fewer of them at a time, or store"
-    ):
-        looked_up.write(images(320, 1 << 20))
-    assert looked_up.to_arrow().to_pylist() == [{"id": 1, "b": b"x"}]
-    looked_up.write(images(40, 1 << 20))
-    assert looked_up.count() == 40
