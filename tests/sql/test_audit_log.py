@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,22 @@ def test_computed_columns_are_those_of_the_table(catalog: Catalog) -> None:
     price = "SELECT c.rowkind, c.twice, t.v FROM c$audit_log AS c JOIN t FOR SYSTEM_TIME AS OF c.at ON c.k = t.k"
     finish(catalog, f"INSERT INTO found {price}")
     assert rows(catalog, "SELECT * FROM found") == [("+I", 2, "c")]
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (k) NOT ENFORCED"])
+def test_it_has_the_watermark_of_the_table(catalog: Catalog, key: str) -> None:
+    catalog.sql(f"CREATE TABLE e (k INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts{key})")
+    catalog.sql("CREATE TABLE counts (begins TIMESTAMP(3), n BIGINT)")
+    window = "TUMBLE(TABLE e$audit_log, DESCRIPTOR(ts), INTERVAL '10' MINUTES)"
+    counted = f"INSERT INTO counts SELECT window_start, COUNT(*) FROM TABLE({window}) GROUP BY window_start, window_end"
+    for values in ("(1, '00:00:00'), (2, '00:05:00'), (3, '00:12:00')", "(4, '00:13:00')", "(5, '00:30:00')"):
+        catalog.sql(
+            f"INSERT INTO e SELECT k, CAST('2024-01-01 ' || v AS TIMESTAMP(3)) FROM (VALUES {values}) AS x (k, v)"
+        )
+        finish(catalog, counted)
+    assert rows(catalog, "SELECT * FROM counts") == [
+        (datetime(2024, 1, 1), 2), (datetime(2024, 1, 1, 0, 10), 2),
+    ]  # fmt: skip
 
 
 def test_the_binlog_has_an_update_in_one_row(catalog: Catalog) -> None:

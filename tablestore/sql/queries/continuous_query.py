@@ -49,7 +49,7 @@ from tablestore.sql.queries.batch_query import (
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, retracted_first, tidied, union
-from tablestore.sql.queries.sources import is_endless, source
+from tablestore.sql.queries.sources import is_endless, source, timed_rows
 from tablestore.sql.queries.unsupported import (
     BATCH,
     KNOWN,
@@ -400,6 +400,8 @@ class _Planner:
                 options, made = stream_read(definition, anywhere=True), definition.made
                 assert isinstance(made, CreateTable), "a view has no changes"
                 changes = stream_of_changes(open_inside(self._scope, name), made, paired=paired, options=options)
+                if self._timed and not paired:
+                    changes = timed_rows(changes, made)
                 return of_rows(changes, chained=paired)
             return of_rows(batch_table(self._scope, name, self._depth))
         made = self._scope.definition(name).made

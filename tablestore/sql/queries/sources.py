@@ -63,7 +63,7 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
     if not made.primary_key:
         added = _added(table.read_stream(**options), name_of(made), replaces=adds_replaced(definition))
         rows = with_computed(added, made)
-        return of_rows(_timed(rows, made) if timed and made.watermark is not None else rows)
+        return of_rows(timed_rows(rows, made) if timed else rows)
     late = since(definition)
     found = _of_key_table(with_computed(_changes_of(table, options, late=bool(late)), made), made)
     if not late:
@@ -91,11 +91,13 @@ def timed_changes(scope: Scope, made: CreateTable) -> DataFrame:
         )
         raise InvalidInputError(msg)
     changes = table.read_stream(**stream_read(scope.definition(made.name)))
-    return _timed(with_computed(changes.withColumn(SEQ, F.col(COMMIT_VERSION)), made), made)
+    return timed_rows(with_computed(changes.withColumn(SEQ, F.col(COMMIT_VERSION)), made), made)
 
 
-def _timed(frame: DataFrame, made: CreateTable) -> DataFrame:
-    assert made.watermark is not None, "only a table with a watermark is read with it"
+def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:
+    """Return rows of a store table with the watermark of its definition, if that has one."""
+    if made.watermark is None:
+        return frame
     return with_watermark(frame, made.watermark.column, f"{made.watermark.delay_ms} milliseconds")
 
 
