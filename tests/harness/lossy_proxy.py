@@ -39,6 +39,8 @@ class LossyProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # The body would wait until the client has acknowledged the headers, for 40 ms.
+            disable_nagle_algorithm = True
 
             def _forward(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
