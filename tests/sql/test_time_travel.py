@@ -84,7 +84,10 @@ def test_the_newest_partition_is_that_of_the_time(catalog: Catalog) -> None:
         ("t FOR SYSTEM_TIME AS OF CAST(NULL AS TIMESTAMP)", "expected a TIMESTAMP"),
         ("t FOR SYSTEM_TIME AS OF LOCALTIMESTAMP AS a, t FOR SYSTEM_TIME AS OF a.ts", "an event time is not supported"),
         ("v FOR SYSTEM_TIME AS OF LOCALTIMESTAMP", "only tables of the store have old snapshots"),
-        ("t$files FOR SYSTEM_TIME AS OF LOCALTIMESTAMP", "only tables of the store have old snapshots"),
+        (
+            "t$files FOR SYSTEM_TIME AS OF LOCALTIMESTAMP",
+            r"have old snapshots\. For files.*use the hint OPTIONS\('timest",
+        ),
         ("t /*+ OPTIONS('snapshot' = '1') */ FOR SYSTEM_TIME AS OF LOCALTIMESTAMP", "a hint for 't'"),
     ],
 )

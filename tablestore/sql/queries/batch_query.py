@@ -99,8 +99,14 @@ def _as_of_times(scope: Scope, query: Query) -> Query:
                 "with current rows: FOR SYSTEM_TIME AS OF a column AS PROCTIME()."
             )
             raise RefusedError(table, reason)
-        if table.name not in tables_in(query) or is_inside(scope, table.name) or not scope.definition(table.name).path:
-            reason = f"'{table.name}' FOR SYSTEM_TIME AS OF a time: only tables of the store have old snapshots."
+        inside = is_inside(scope, table.name)
+        if table.name not in tables_in(query) or inside or not scope.definition(table.name).path:
+            of_files = (
+                " For files, partitions and buckets, use the hint OPTIONS('timestamp' = '...')." if inside else ""
+            )
+            reason = (
+                f"'{table.name}' FOR SYSTEM_TIME AS OF a time: only tables of the store have old snapshots.{of_files}"
+            )
             raise RefusedError(table, reason)
         time = ("timestamp", str(_millis(scope, version.expression, table)))
         read_by(scope, table, (*scope.definition(table.name).hints, time, (SCHEMA, OWN)))
