@@ -20,3 +20,8 @@ def _has_offset(array: pa.Array) -> bool:
     else:
         inner = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
     return array.offset > 0 or any(child.offset > 0 or _has_offset(child) for child in inner)
+
+
+def rows_within(data: pa.RecordBatch | pa.Array, size: int) -> int:
+    """Return how many rows of a batch or an array take about ``size`` bytes; at least one."""
+    return max(1, int(len(data) * size // max(1, data.nbytes)))

@@ -58,8 +58,9 @@ from log_system.formats.duckdb_json import (
     timestamp_text,
     write_sql,
 )
-from log_system.formats.thread_duckdb import Duck
+from log_system.formats.thread_duckdb import SLICE_BYTES, Duck
 from log_system.formats.truncate import TruncatingFormat, is_truncate
+from snapshot.arrow_slices import rows_within
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.quoting import text_literal
 from snapshot.row_kind import KIND, RowKind
@@ -149,10 +150,6 @@ def _same(theirs: Any, ours: Any, data_type: pa.DataType) -> bool:
         with np.errstate(over="ignore"):
             return repr(width(str(theirs))) == repr(width(str(ours)))
     return bool(theirs == ours)
-
-
-_SLICE_BYTES = 64 << 20
-"""Batches are encoded and decoded in slices of about this many bytes, to keep text columns well below Arrow's 2 GB."""
 
 
 _SHAPES_MAX = 64
@@ -403,8 +400,8 @@ class JsonFormat:
 
 
 def _slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Split a batch into slices of about ``_SLICE_BYTES``; at least one, even without rows."""
-    rows = max(1, len(batch) * _SLICE_BYTES // max(batch.nbytes, 1))
+    """Split a batch into slices of about ``SLICE_BYTES``; at least one, even without rows."""
+    rows = rows_within(batch, SLICE_BYTES)
     return [batch.slice(start, rows) for start in range(0, len(batch), rows)] or [batch]
 
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import connect, give_back, interruptible, take
 
+SLICE_BYTES = 8 << 20
+"""Size of the batches to give to a ``Duck``: it may hold ten copies of long values, and texts stay below 2 GB."""
 _STATEMENTS_MAX = 64
 
 

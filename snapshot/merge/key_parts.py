@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshot.arrow_slices import rows_within
 from snapshot.merge.waiting_rows import WaitingRows
 from snapshot.schema.system_columns import SEQ
 
@@ -94,5 +95,5 @@ def _long_bytes(values: pa.Array) -> int:
 def _sliced(*several: Iterable[pa.RecordBatch]) -> Rows:
     for batches in several:
         for batch in batches:
-            step = max(1, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes))
+            step = rows_within(batch, _SLICE_BYTES)
             yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))

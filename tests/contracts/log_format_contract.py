@@ -79,6 +79,14 @@ class LogFormatContract:
         assert decoded.batch.num_rows == 0
         assert decoded.batch.schema == ORDERS.append(pa.field(KIND, pa.int8()))
 
+    def test_many_large_values_come_back_within_little_memory(self) -> None:
+        schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("data", pa.binary())])
+        rows = [{"id": n, "text": f"{n}ä\n" * 80_000, "data": bytes([n]) * 400_000} for n in range(80)]
+        log_format = open_format(self.name, schema, ["id"])
+        batch = changes(schema, rows, [int(RowKind.UPDATE_AFTER)] * len(rows))
+        records = log_format.encode(batch)
+        assert log_format.decode(records.keys, records.values).batch.equals(batch)
+
     def test_it_travels_by_pickle_before_and_after_use(self) -> None:
         log_format: LogFormat = pickle.loads(pickle.dumps(open_format(self.name, ORDERS, ["id"])))
         batch = changes(ORDERS, [ROW], [2])

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from log_system.formats.thread_duckdb import SLICE_BYTES
+from snapshot.arrow_slices import rows_within
 from snapshot.errors import BadRecordError
 from tablestore.connectors.formats.base import DecodedRows, Payloads
 from tablestore.connectors.formats.values import UnfitError
@@ -36,9 +38,6 @@ class BulkRows:
 ReadBulk = Callable[[pa.Array], Iterable[BulkRows]]
 """Decodes the unambiguous ones of some payloads, none of them NULL or empty, and leaves out the others."""
 
-_SLICE_BYTES = 64 << 20
-"""Approximate size of the slices in which payloads are decoded, to stay far below Arrow's 2 GB limit for strings."""
-
 
 def decode_in_bulk(
     payloads: Payloads, schema: pa.Schema, bulk: ReadBulk, one: Read, *, text: bool = True
@@ -60,7 +59,7 @@ def decode_in_bulk(
     given = array if len(positions) == len(array) else array.take(pa.array(positions))
     parts: list[BulkRows] = []
     read = np.zeros(len(payloads), bool)
-    rows_max = max(1, len(given) * _SLICE_BYTES // max(given.nbytes, 1))
+    rows_max = rows_within(given, SLICE_BYTES)
     for start in range(0, len(given), rows_max):
         part = given.slice(start, rows_max)
         texts, valid = _texts(part) if text else (part, None)

@@ -13,15 +13,14 @@ import pyarrow as pa
 from log_system.formats.base import joined
 from log_system.formats.changes_schema import relabel
 from log_system.formats.duckdb_json import numbered_types
-from log_system.formats.thread_duckdb import Duck
+from log_system.formats.thread_duckdb import SLICE_BYTES, Duck
+from snapshot.arrow_slices import rows_within
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.column_texts import Pieces
 from tablestore.connectors.formats.types import check_rows, check_years
 
 MEMORY_LIMIT = "256MB"
 """Memory limit of one format's DuckDB instance."""
-_SLICE_BYTES = 64 << 20
-
 
 Fast: TypeAlias = Callable[[pa.Array], Pieces | None]
 """Writes a column as text with Arrow; returns None if only DuckDB can write it."""
@@ -111,8 +110,8 @@ class TextFormat(PortableFormat):
 
 
 def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
-    """Write rows (at least one) in slices, to stay far below Arrow's 2 GB limit, and return large_binary payloads."""
-    rows_max = max(1, len(rows) * _SLICE_BYTES // max(rows.nbytes, 1))
+    """Write rows (at least one) in slices, and return large_binary payloads."""
+    rows_max = rows_within(rows, SLICE_BYTES)
     parts = [write(rows.slice(start, rows_max)) for start in range(0, len(rows), rows_max)]
     return joined([part.cast(pa.binary()).cast(pa.large_binary()) for part in parts])
 

@@ -96,6 +96,14 @@ def test_a_format_travels_before_and_after_use(name: str) -> None:
     assert pickle.loads(pickle.dumps(row_format)).decode(payloads).batch.equals(batch)
 
 
+@pytest.mark.parametrize("name", [name for name in ALONE if name != "raw"])
+def test_many_large_values_come_back_within_little_memory(name: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("data", pa.binary())])
+    batch = rows(schema, *((n, f"{n}ä " * 80_000, bytes([n]) * 400_000) for n in range(80)))
+    row_format = open_row_format(name, schema, {}, side="")
+    assert row_format.decode(row_format.encode(batch)).batch.select(schema.names).equals(batch)
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_metadata_of_the_schema_stays(name: str) -> None:
     schema = pa.schema([pa.field("c", pa.string(), metadata={"comment": "x"})], metadata={"a": "b"})

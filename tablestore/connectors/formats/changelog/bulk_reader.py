@@ -23,9 +23,6 @@ from tablestore.connectors.formats.changelog.row_reader import PAYLOAD, SCHEMA, 
 from tablestore.connectors.formats.json.bulk_reader import JsonBulkReader, doubtful
 from tablestore.connectors.formats.json.text_splitter import join_objects, split_arrays, split_objects
 
-_SLICE_BYTES = 8 << 20
-"""Size of the slices that are split at once: their marks take several times their memory."""
-
 Fields = dict[str, pa.Array]
 """The texts of the fields of messages, by name; NULL for a message that lacks the field."""
 
@@ -67,16 +64,12 @@ class ChangelogBulkReader:
         Yields:
             The decoded rows, in the order of messages and of the changes in each.
         """
-        count = max(1, len(texts) * _SLICE_BYTES // max(texts.nbytes, 1))
-        for start in range(0, len(texts), count):
-            part = texts.slice(start, count)
-            good = pc.starts_with(part, "{").to_numpy(zero_copy_only=False) & ~doubtful(part)
-            good[good] = self._valid(part.filter(pa.array(good)))
-            here = np.flatnonzero(good)
-            if len(here):
-                found = self._messages(part.take(pa.array(here)))
-                here = start + here
-                yield BulkRows(here[found.position], found.batch, here[found.read])
+        good = pc.starts_with(texts, "{").to_numpy(zero_copy_only=False) & ~doubtful(texts)
+        good[good] = self._valid(texts.filter(pa.array(good)))
+        here = np.flatnonzero(good)
+        if len(here):
+            found = self._messages(texts.take(pa.array(here)))
+            yield BulkRows(here[found.position], found.batch, here[found.read])
 
     def _valid(self, texts: pa.Array) -> np.ndarray:
         records = pa.record_batch([texts], names=["v"])
