@@ -225,13 +225,7 @@ def errors_mapped(what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataLostError(_lost(what, error)) from error
     except duckdb.OutOfMemoryException as error:
-        # The first line is DuckDB's message; its advice does not apply here.
-        reason, _, more = str(error).partition("\n")
-        message = (
-            f"{what}: the rows do not fit into the memory of the task's engine: {reason}. It spills rows to disk, but "
-            "not values longer than about 2 KB: store fewer of them under a key and in a row group, or a path to them"
-        )
-        raise (no_room(what, reason) if _NO_SPILL in more else UnavailableError(message)) from error
+        raise no_memory(what, error) from error
     except duckdb.IOException as error:
         if "No files found" in str(error) or "No such file" in str(error):
             raise DataLostError(_lost(what, error)) from error
@@ -253,6 +247,18 @@ def errors_mapped(what: str) -> Iterator[None]:
             raise CorruptedError(message) from error
         message = f"{what}: a file cannot be read: {reason}. Check the object store, then try again"
         raise UnavailableError(message) from error
+
+
+def no_memory(what: str, error: duckdb.OutOfMemoryException) -> UnavailableError:
+    """Return the error that rows do not fit into DuckDB's memory, or on its disk."""
+    # The first line is DuckDB's message; its advice does not apply here.
+    reason, _, more = str(error).partition("\n")
+    if _NO_SPILL in more:
+        return no_room(what, reason)
+    return UnavailableError(
+        f"{what}: the rows do not fit into the memory of the task's engine: {reason}. It spills rows to disk, but not "
+        "values longer than about 2 KB: take fewer of them at a time, or store a path to them"
+    )
 
 
 def no_room(what: str, reason: object) -> UnavailableError:

@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from snapshot.duckdb_connection import batches_of, interruptible
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed
+from snapshot.merge.duckdb_engine import BATCH_ROWS, no_memory, spilling, streamed
 from snapshot.quoting import quoted
 from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.nested_nulls import as_nullable
@@ -37,6 +37,7 @@ from tablestore.local.key_changes import MEMORY
 from tablestore.local.text_filter import parse_text, sql_of
 from tablestore.write.value_casts import array_of, can_cast, cast_array
 
+_MERGE = "merge"
 PLACE = "place"
 """Column of the table's rows with a number of the row; only of tables without a key."""
 _IN_TARGET, _IN_SOURCE, _CLAUSE = "in_target", "in_source", "clause"
@@ -135,6 +136,7 @@ class LocalMerge:
 
         Raises:
             InvalidInputError: an expression cannot be evaluated on a row, or a value does not fit its column.
+            UnavailableError: source and table have too many large values.
         """
         fields = [self._spec.arrow.field(name) for name in self.columns]
         names = [f"o{self._spec.arrow.get_field_index(name)}" for name in self.columns]
@@ -158,6 +160,8 @@ class LocalMerge:
                     raise
                 msg = f"merge: DuckDB cannot evaluate an expression: {_reason(error)}. {NOTHING_WRITTEN}"
                 raise InvalidInputError(msg) from error
+            except duckdb.OutOfMemoryException as error:
+                raise no_memory(_MERGE, error) from error
 
     def _query(self, kept: Sequence[str]) -> str:
         stays, comes = self._has(Match.NOT_MATCHED_BY_SOURCE), self._has(Match.NOT_MATCHED)

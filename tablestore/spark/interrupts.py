@@ -64,10 +64,19 @@ def starting_quietly() -> Iterator[None]:
         # A signal that Python does not handle ends the process at once, before PySpark removes anything.
         with _handled_by(note, [number for number in _ENDING if callable(signal.getsignal(number))]):
             yield
+    except Exception as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         root.removeFilter(_is_not_of_py4j)
         if noted:
             signal.raise_signal(noted[0])
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Return whether an error comes from Ctrl-C: PySpark then stops the context, which may fail within another call."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or _is_interrupted(error.__context__))
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

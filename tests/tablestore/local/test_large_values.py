@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from snapshot.errors import UnavailableError
 from snapshot.merge import key_parts
-from tablestore import LocalTable
+from tablestore import LocalTable, when_matched
+from tablestore.local import merge
 
 IMAGES = pa.schema([("id", pa.int64()), ("b", pa.binary())])
 LOOKUP = {"changelog-producer": "lookup"}
@@ -114,3 +116,15 @@ def test_parts_change_nothing(make: Callable[..., LocalTable], monkeypatch: pyte
         results.append([*changes(table, 0, len(written)), *sorted(changes(table, len(written)), key=str)])
     assert results[0] == results[1]
     assert results[0]
+
+
+def test_a_merge_with_too_many_large_values_says_so(
+    make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "MEMORY", "20MB")
+    table = make(IMAGES, primary_key=["id"], bucket=1)
+    table.write(images(range(200), MB // 10, 1))
+    source = pa.Table.from_batches(images(range(200), MB // 10, 2))
+    with pytest.raises(UnavailableError, match=r"^merge: the rows do not fit .*: take fewer of them at a time"):
+        table.merge(source, "id", [when_matched().update({"b": "source.b"})])
+    assert sums(table) == dict.fromkeys(range(200), (1, MB // 10))

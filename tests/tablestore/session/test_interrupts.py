@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tablestore.spark.interrupts import starting_quietly
 from tests.harness.table_harness import TableHarness
 from tests.harness.waiting import PATIENCE_SECONDS, until
 
@@ -118,6 +119,25 @@ def test_ctrl_c_while_spark_starts_shows_no_traceback(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert "Traceback" not in err
     assert process.returncode == 130
+
+
+def test_what_fails_because_of_ctrl_c_while_spark_starts_is_ctrl_c() -> None:
+    """PySpark tidies up after it, which may fail: Ctrl-C may have come within a call to the JVM."""
+
+    def fail() -> None:
+        msg = "Answer from Java side is empty"
+        raise RuntimeError(msg)
+
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            fail()
+
+    with pytest.raises(KeyboardInterrupt), starting_quietly():
+        interrupted()
+    with pytest.raises(RuntimeError), starting_quietly():
+        fail()
 
 
 def is_alive(group: int) -> bool:
