@@ -138,7 +138,7 @@ def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str
 
 
 @pytest.mark.parametrize(
-    "faults", [{"drops_each_put": True}, {"slow_every": 4}], ids=["every-answer-lost", "slow-down"]
+    "faults", [{"drops_each_put": True}, {"slow_every": 3}], ids=["every-answer-lost", "slow-down"]
 )
 def test_a_store_that_loses_or_refuses_requests_all_the_time_loses_and_doubles_nothing(
     lake: str, kafka: LocalKafka, topic: Callable[[], str], faults: dict[str, Any]
