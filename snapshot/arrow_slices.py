@@ -1,6 +1,8 @@
-"""Slices of nested columns, which other libraries do not take: structs DuckDB 2.0, and maps PySpark."""
+"""Slices of rows by their size, and of nested columns, which others do not take: structs DuckDB 2.0, maps PySpark."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -25,3 +27,9 @@ def _has_offset(array: pa.Array) -> bool:
 def rows_within(data: pa.RecordBatch | pa.Array, size: int) -> int:
     """Return how many rows of a batch or an array take about ``size`` bytes; at least one."""
     return max(1, int(len(data) * size // max(1, data.nbytes)))
+
+
+def slices(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows in slices of about ``size`` bytes; at least one slice, even without rows."""
+    step = rows_within(rows, size)
+    yield from (rows.slice(start, step) for start in range(0, len(rows) or 1, step))

@@ -60,7 +60,7 @@ from log_system.formats.duckdb_json import (
 )
 from log_system.formats.thread_duckdb import SLICE_BYTES, Duck
 from log_system.formats.truncate import TruncatingFormat, is_truncate
-from snapshot.arrow_slices import rows_within
+from snapshot.arrow_slices import slices
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.quoting import text_literal
 from snapshot.row_kind import KIND, RowKind
@@ -206,7 +206,7 @@ class JsonFormat:
         check_values(changes)
         keys: list[pa.Array] = []
         values: list[pa.Array] = []
-        for part in _slices(changes):
+        for part in slices(changes, SLICE_BYTES):
             try:
                 key, value = self._write(part)
             except duckdb.Error as error:
@@ -274,7 +274,7 @@ class JsonFormat:
         value = as_binary(values).cast(pa.string())
         parts = [
             self._read(part.column(0), part.column(1), own=own)
-            for part in _slices(pa.record_batch([key, value], names=["k", "v"]))
+            for part in slices(pa.record_batch([key, value], names=["k", "v"]), SLICE_BYTES)
         ]
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
@@ -397,12 +397,6 @@ class JsonFormat:
         except _BAD as error:
             return low, error
         raise cause
-
-
-def _slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Split a batch into slices of about ``SLICE_BYTES``; at least one, even without rows."""
-    rows = rows_within(batch, SLICE_BYTES)
-    return [batch.slice(start, rows) for start in range(0, len(batch), rows)] or [batch]
 
 
 def _open(schema: pa.Schema, primary_key: Sequence[str], settings: FormatSettings) -> TruncatingFormat:

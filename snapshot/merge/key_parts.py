@@ -6,14 +6,15 @@ memory. So a query that does either gets a part of the keys at a time. Rows of o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapshot.arrow_slices import rows_within
+from snapshot.arrow_slices import slices
 from snapshot.merge.waiting_rows import WaitingRows
 from snapshot.schema.system_columns import SEQ
 
@@ -69,13 +70,16 @@ def in_order(
         UnavailableError: there is no room for a temporary file.
     """
     rows = by_parts(session, tables, keys, query)
-    first = next(rows, None) if _parts(tables) > 1 else None
-    if first is None:
+    if _parts(tables) == 1:
         yield from rows
         return
+    first = next(rows, None)
+    if first is None:
+        return
+    sliced = chain.from_iterable(slices(batch, _SLICE_BYTES) for batch in chain([first], rows))
     with WaitingRows(first.schema) as waiting:
         # Copied, because a view of one column would hold its whole batch.
-        seqs = [np.array(batch.column(SEQ)) for batch in waiting.added(_sliced([first], rows))]
+        seqs = [np.array(batch.column(SEQ)) for batch in waiting.added(sliced)]
         yield from waiting.taken(np.argsort(np.concatenate(seqs), kind="stable"))
 
 
@@ -90,10 +94,3 @@ def _long_bytes(values: pa.Array) -> int:
         return 0
     lengths = pc.binary_length(values)
     return pc.sum(lengths.filter(pc.greater(lengths, _LONG))).as_py() or 0
-
-
-def _sliced(*several: Iterable[pa.RecordBatch]) -> Rows:
-    for batches in several:
-        for batch in batches:
-            step = rows_within(batch, _SLICE_BYTES)
-            yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))

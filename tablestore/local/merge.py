@@ -37,7 +37,6 @@ from tablestore.local.key_changes import MEMORY
 from tablestore.local.text_filter import parse_text, sql_of
 from tablestore.write.value_casts import array_of, can_cast, cast_array
 
-_MERGE = "merge"
 PLACE = "place"
 """Column of the table's rows with a number of the row; only of tables without a key."""
 _IN_TARGET, _IN_SOURCE, _CLAUSE = "in_target", "in_source", "clause"
@@ -161,7 +160,7 @@ class LocalMerge:
                 msg = f"merge: DuckDB cannot evaluate an expression: {_reason(error)}. {NOTHING_WRITTEN}"
                 raise InvalidInputError(msg) from error
             except duckdb.OutOfMemoryException as error:
-                raise no_memory(_MERGE, error) from error
+                raise no_memory(what="merge", error=error) from error
 
     def _query(self, kept: Sequence[str]) -> str:
         stays, comes = self._has(Match.NOT_MATCHED_BY_SOURCE), self._has(Match.NOT_MATCHED)

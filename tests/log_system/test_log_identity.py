@@ -22,6 +22,7 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, NotFoundError, TableReplacedError, UnavailableError
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore import open_local
+from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
@@ -53,6 +54,21 @@ def replace_table(rig: TableHarness, *batches: int, **options: str) -> None:
     create_drop.drop(rig.table)
     make_table(rig.path, rig.servers, rig.topic, compaction__auto=False, **options)
     rig.write(*batches)
+
+
+def with_unpublished(rig: TableHarness) -> tuple[TableContext, KafkaPublisher]:
+    """Make three snapshots, the last one not published; return the table and a publisher that owns its log."""
+    rig.write(1, 2)
+    table = rig.table
+    publisher = publisher_of(table)
+    publisher.take_over()
+    rig.commit(3)
+    return table, publisher
+
+
+def index_of(rig: TableHarness) -> dict[str, str]:
+    """Return the entries of the index by their file names."""
+    return {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")}
 
 
 def stream_of(rig: TableHarness, kind: type[SnapshotStream] = SnapshotStream, **more: str) -> SnapshotStream:
@@ -108,18 +124,14 @@ def test_a_consumer_of_the_table_before_is_neither_gone_on_with_nor_kept(rig: Ta
 def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_next_ones_index_alone(
     rig: TableHarness,
 ) -> None:
-    rig.write(1, 2)
-    old = rig.table
-    publisher = publisher_of(old)
-    publisher.take_over()
-    rig.commit(3)
+    old, publisher = with_unpublished(rig)
     replace_table(rig, 21, 22)
-    entries = {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")}
+    entries = index_of(rig)
     log = drain(rig.servers, rig.topic, PARTITIONS)
     with pytest.raises(TableReplacedError, match=r"dropped and created again. Open it again"):
         Writer(old, publisher).publish(3)
     publisher.discard()
-    assert {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
+    assert index_of(rig) == entries
     assert drain(rig.servers, rig.topic, PARTITIONS) == log
 
 
@@ -127,22 +139,18 @@ def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_ne
 def test_a_publisher_whose_table_is_replaced_before_it_looks_at_the_index_leaves_that_alone(
     rig: TableHarness, batches: tuple[int, ...]
 ) -> None:
-    rig.write(1, 2)
-    old = rig.table
-    publisher = publisher_of(old)
-    publisher.take_over()
-    rig.commit(3)
-    changed, entries = old.files.published(3, PARTITIONS), dict[Path, str]()
+    old, publisher = with_unpublished(rig)
+    changed, entries = old.files.published(3, PARTITIONS), dict[str, str]()
 
     def replace() -> None:
         replace_table(rig, *batches)
-        entries.update({p: p.read_text() for p in (rig.path / "_log").glob("*.json")})
+        entries.update(index_of(rig))
 
     ends = SnapshotEnds(old.log.settings, [changed], {})
     with preceded(LogIndex, "get", replace), pytest.raises(TableReplacedError, match="dropped and created again"):
         publisher._list(changed, ends)
     publisher.discard()
-    assert {p: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
+    assert index_of(rig) == entries
 
 
 def test_an_eventual_stream_that_outlives_its_table_says_so(

@@ -14,7 +14,7 @@ from log_system.formats.base import joined
 from log_system.formats.changes_schema import relabel
 from log_system.formats.duckdb_json import numbered_types
 from log_system.formats.thread_duckdb import SLICE_BYTES, Duck
-from snapshot.arrow_slices import rows_within
+from snapshot.arrow_slices import slices
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.column_texts import Pieces
 from tablestore.connectors.formats.types import check_rows, check_years
@@ -111,8 +111,7 @@ class TextFormat(PortableFormat):
 
 def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
     """Write rows (at least one) in slices, and return large_binary payloads."""
-    rows_max = rows_within(rows, SLICE_BYTES)
-    parts = [write(rows.slice(start, rows_max)) for start in range(0, len(rows), rows_max)]
+    parts = map(write, slices(rows, SLICE_BYTES))
     return joined([part.cast(pa.binary()).cast(pa.large_binary()) for part in parts])
 
 
