@@ -8,13 +8,16 @@ from typing import Final
 from log_system.kafka.client.client_options import nearest_client_option
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
-from tablestore.options.specification import KAFKA
+from tablestore.options.specification import KAFKA, OPTIONS
 
+_OWN: Final = frozenset(spec.name for spec in OPTIONS)
+_LEAVE_OUT: Final = "leave it out: "
+"""So begins the answer to an option that changes no rows, which definitions in SQL may have."""
 _WHEN_READ: Final = "set it where the table is read: as an option of read() or read_stream(), or in a hint in SQL"
 _MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before they are stored"
 _LOOKUPS: Final = "leave it out: a lookup join reads the table's current rows in each micro-batch"
 _PARTITIONS_OF_LOOKUPS: Final = "only SQL uses it: set it there, in WITH, ALTER TABLE ... SET or a hint"
-_COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
+_COMPACTION: Final = "leave it out: compaction.commits, compaction.ratio and compaction.auto say when to compact"
 _BLOBS: Final = "leave it out: large values have no files of their own; their bytes are stored in the row"
 _DESCRIPTORS: Final = (
     "there are no references to bytes elsewhere: store the bytes in a BYTES column, which blob-field may name, or a "
@@ -25,7 +28,7 @@ _SKIPPED: Final = "leave it out: reads always skip replaced and deleted rows"
 _COMPRESSION: Final = "leave it out: files are compressed"
 
 _TAGS: Final = "create tags explicitly: with tags.create(), or CALL sys.create_tag in SQL"
-_MARKS: Final = "leave it out: other programs see commits in the log, or in a stream of the table"
+_MARKS: Final = "not supported: other programs see commits in the log, or in a stream of the table"
 _OF_SPARK: Final = "leave it out: Spark divides the work among its tasks"
 TASKS: Final = (
     "scan.parallelism", "scan.infer-parallelism", "scan.infer-parallelism.max", "scan.dedicated-split-generation",
@@ -44,10 +47,10 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "format": "use log.format",
     "value.format": "this is the name in a Kafka connector's table; use log.format",
     "key.format": "this is the name in a Kafka connector's table; the key of a record is always JSON here",
-    "log.key.format": "leave it out: the key of a record is always JSON",
+    "log.key.format": "not supported: the key of a record is always JSON",
     "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
     "log.scan": "use scan_mode of read_stream()",
-    "log.changelog-mode": "leave it out: the log contains every change that the table stores",
+    "log.changelog-mode": "not supported: the log contains every change that the table stores",
     "log.system.auto-register": "leave it out: CREATE makes the topic, and DROP deletes it",
     "log.system.partitions": "use bucket: the topic has one partition for each bucket",
     "log.system.replication": "use log.replication-factor",
@@ -60,7 +63,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "first-row.ignore-delete": "use ignore-delete",
     "deduplicate.ignore-delete": "use ignore-delete",
     "primary-key": "declare PRIMARY KEY (...) NOT ENFORCED, or primary_key= in Python",
-    "primary-key.nullable": "leave it out: the columns of a primary key are never NULL",
+    "primary-key.nullable": "not supported: the columns of a primary key are never NULL",
     "partition": "declare PARTITIONED BY (...), or partition_by= in Python",
     "dynamic-bucket.initial-buckets": _BUCKETS,
     "dynamic-bucket.target-row-num": _BUCKETS,
@@ -80,22 +83,22 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "changelog-producer.row-deduplicate": "leave it out: writing a row that is the same as before records no change",
     "auto-create": "use CREATE TABLE IF NOT EXISTS",
     "bucket-function.type": "leave it out: the bucket of a row is a hash of its key",
-    "changelog-producer.row-deduplicate-ignore-fields": "leave it out: a row that differs in any column is a change",
+    "changelog-producer.row-deduplicate-ignore-fields": "not supported: a row that differs in any column is a change",
     "compaction.offpeak-ratio": _COMPACTION,
     "compaction.size-ratio": _COMPACTION,
     "compaction.small-file-ratio": _COMPACTION,
     "filesystem.job-level-settings.enabled": "leave it out: the environment has the settings of object stores",
     "overwrite-upgrade": "leave it out: files have no levels",
-    "partition.default-name": "leave it out: a NULL has the name of Delta's partitions",
+    "partition.default-name": "not supported: a NULL has the name of Delta's partitions",
     "partition.expiration-batch-size": _EXPIRED_AT_ONCE,
     "partition.expiration-max-num": _EXPIRED_AT_ONCE,
-    "partition.expiration-strategy": "leave it out: a partition expires by the time that its values say",
+    "partition.expiration-strategy": "not supported: a partition expires by the time that its values say",
     "partition.legacy-name": "leave it out: partitions have Delta's names",
     "partition.sink-strategy": _OF_SPARK,
     "partition.time-interval": _MARKS,
-    "partition.timestamp-format.strict": "leave it out: a partition whose values are no time does not expire",
-    "query-auth.enabled": "leave it out: who may read the table's files may read the table",
-    "sequence.snapshot-ordering": "leave it out: without sequence.field, the row of the later snapshot wins",
+    "partition.timestamp-format.strict": "not supported: a partition whose values are no time does not expire",
+    "query-auth.enabled": "not supported: who may read the table's files may read the table",
+    "sequence.snapshot-ordering": "not supported: without sequence.field, the row of the later snapshot wins",
     "sink.key-only-deletes.enabled": "leave it out: a delete needs its key alone, unless it takes values back",
     "sink.process-time-zone": _TAGS,
     "sink.savepoint.auto-tag": _TAGS,
@@ -116,7 +119,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "changelog-producer.compaction-interval": "leave it out: changes are published with each write",
     "commit.force-compact": _COMPACTION,
     "consumer-id": _WHEN_READ,
-    "continuous.discovery-interval": "use a trigger of the stream, or 'tablestore.trigger' in SQL",
+    "continuous.discovery-interval": "leave it out: a trigger of the stream, or 'tablestore.trigger' in SQL, says so",
     "deletion-vectors.enabled": _SKIPPED,
     "file.compression": _COMPRESSION,
     "file.format": _PARQUET,
@@ -140,12 +143,12 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "target-file-size": "use write.target-file-size",
     "write-buffer-size": _MERGED_IN_WRITES,
     "write-buffer-spillable": _MERGED_IN_WRITES,
-    "write-mode": "leave it out: a PRIMARY KEY makes a key table",
+    "write-mode": "not supported: a PRIMARY KEY makes a key table",
     "write-only": "use compaction.auto=false and snapshot.expire-auto=false",
 }
 """Names of Paimon's options, and of those of other kinds of table."""
 _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
-    ("table-read.",): "leave it out: rows have no sequence numbers; sequence.field orders the rows of a key",
+    ("table-read.",): "not supported: rows have no sequence numbers; sequence.field orders the rows of a key",
     (
         "sink.clustering.",
         "sink.committer",
@@ -221,6 +224,11 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
 """What to use instead of options whose names begin so."""
 
 
+def without_effect(name: str) -> str:
+    """Return why an option changes no rows, such as one for the files of Paimon; empty if it might."""
+    return "" if name in _OWN else _instead(name, _OWN).partition(_LEAVE_OUT)[2]
+
+
 def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
     """Raise the error that says what to use instead of an option.
 
@@ -233,19 +241,20 @@ def refuse_unknown_option(name: str, known: Collection[str], table: str = "") ->
         InvalidInputError: always.
     """
     start = f"table {table!r}: unknown option '{name}'" if table else f"unknown option '{name}'"
-    if name in ELSEWHERE:
-        hint = ELSEWHERE[name]
-    elif name.startswith("properties."):
-        inner = name.removeprefix("properties.")
-        hint = f"this is the name in a Kafka connector's table; use {KAFKA}{inner}"
-    else:
-        near = did_you_mean(name, known)
-        family = next((why for words, why in _FAMILIES.items() if name.startswith(words)), "")
-        of_family = f"'{name.partition('.')[0]}." in near
-        if not family or of_family:
-            near = near or nearest_client_option(name)
-            msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."
-            raise InvalidInputError(msg)
-        hint = family
+    hint = _instead(name, known)
+    if not hint:
+        near = did_you_mean(name, known) or nearest_client_option(name)
+        msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."
+        raise InvalidInputError(msg)
     msg = f"{start}: {hint}."
     raise InvalidInputError(msg)
+
+
+def _instead(name: str, known: Collection[str]) -> str:
+    """Return what to do about an option; empty for one that is none, or one of these misspelled."""
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
+    if name.startswith("properties."):
+        return f"this is the name in a Kafka connector's table; use {KAFKA}{name.removeprefix('properties.')}"
+    is_misspelled = f"'{name.partition('.')[0]}." in did_you_mean(name, known)
+    return "" if is_misspelled else next((why for words, why in _FAMILIES.items() if name.startswith(words)), "")

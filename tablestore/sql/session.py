@@ -16,6 +16,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog import execute_ddl, show
+from tablestore.sql.catalog.binding import without_effects
 from tablestore.sql.catalog.results import Result, shown
 from tablestore.sql.catalog.session_scope import GiveSpark, Scope
 from tablestore.sql.catalog.settings import Mode
@@ -166,7 +167,8 @@ class Catalog:
         match statement:
             case CreateTable():
                 done = execute_ddl.create_table(scope, statement)
-                return Result(statement, _done(done, f"table '{statement.name}' was created", "it exists already"))
+                what = f"table '{statement.name}' was created{without_effects(statement, statement.options)}"
+                return Result(statement, _done(done, what, "it exists already"))
             case CreateView():
                 done = execute_ddl.create_view(scope, statement)
                 return Result(statement, _done(done, f"view '{statement.name}' was created", "it exists already"))
@@ -184,9 +186,12 @@ class Catalog:
                 | AlterRenameColumn()
                 | AlterWatermark()
             ):
-                return Result(
-                    statement, _done(execute_ddl.alter(scope, statement), f"table '{statement.name}' was changed")
-                )
+                done = execute_ddl.alter(scope, statement)
+                what = f"table '{statement.name}' was changed"
+                if done and isinstance(statement, AlterSet):
+                    made = scope.definition(statement.name).made
+                    what += without_effects(made, statement.options) if isinstance(made, CreateTable) else ""
+                return Result(statement, _done(done, what))
 
     def _insert(self, statement: Insert | StatementSet | CreateTableAs) -> Result:
         if isinstance(statement, StatementSet):

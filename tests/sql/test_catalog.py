@@ -136,8 +136,8 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
             "'properties.group.id' belongs to the connectors",
         ),
         ("CREATE TABLE t (a INT) WITH ('sink.partitioner' = 'fixed')", "'sink.partitioner' belongs to the connectors"),
-        ("CREATE TABLE t (a INT) WITH ('sink.parallelism' = '4')", "'sink.parallelism': leave it out: Spark divides"),
-        ("CREATE TABLE t (a INT) WITH ('scan.infer-parallelism' = 'false')", "leave it out: Spark divides the work"),
+        ("CREATE TABLE t (a INT) WITH ('query-auth.enabled' = 'true')", "'query-auth.enabled': not supported: who may"),
+        ("CREATE TABLE t (a INT) WITH ('target-file-size' = '1 mb')", "use write.target-file-size"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'pulsar')", "kafka"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'kafka')", "kafka.bootstrap.servers"),
         (

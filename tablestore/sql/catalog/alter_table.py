@@ -21,7 +21,7 @@ from snapshot.schema.evolution import (
     RenameColumn,
     WidenColumn,
 )
-from tablestore.sql.catalog.binding import columns_of, connector_of, is_reading
+from tablestore.sql.catalog.binding import columns_of, connector_of, is_kept_apart
 from tablestore.sql.parser.statements import (
     AlterAdd,
     AlterDrop,
@@ -132,7 +132,7 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
 
 def _is_stored(key: str) -> bool:
     """Return whether an option belongs to the table's files, and not to its definition alone."""
-    return key != _COMMENT and not is_reading(key)
+    return key != _COMMENT and not is_kept_apart(key)
 
 
 def _places(statement: AlterAdd | AlterModify) -> tuple[ColumnPosition | None, ...]:

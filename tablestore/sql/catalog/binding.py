@@ -35,7 +35,7 @@ from tablestore.connectors.option_names import (
     options_after,
 )
 from tablestore.connectors.table import KafkaTable
-from tablestore.options.unknown_options import TASKS
+from tablestore.options.unknown_options import TASKS, without_effect
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import is_secret
@@ -45,6 +45,7 @@ from tablestore.sql.parser.statements import (
     CreateTable,
     Expression,
     MetadataColumn,
+    Options,
     PhysicalColumn,
 )
 from tablestore.sql.parser.types import TIME
@@ -100,6 +101,21 @@ def connector_of(made: CreateTable) -> Connector | None:
 def is_reading(key: str) -> bool:
     """Return whether an option of a store table says how SQL reads it, and is kept in its definition only."""
     return key in {PARTITIONS, ADDS_REPLACED} or key.startswith(LOOKUPS)
+
+
+def is_kept_apart(key: str) -> bool:
+    """Return whether an option of a store table is kept in its definition only: `is_reading`, or without effect."""
+    return is_reading(key) or bool(without_effect(key))
+
+
+def without_effects(made: CreateTable, options: Options) -> str:
+    """Return the options of a table that change nothing, each with the reason; empty if there are none."""
+    found = [
+        f"'{key}': {without_effect(key)}"
+        for key, _ in options
+        if connector_of(made) is None and is_kept_apart(key) and not is_reading(key)
+    ]
+    return f"; without effect: {'; '.join(found)}" if found else ""
 
 
 def is_changelog(made: CreateTable) -> bool:

@@ -23,7 +23,7 @@ from tablestore.sql.catalog.binding import (
     LOG_SYSTEM,
     check_table,
     connector_of,
-    is_reading,
+    is_kept_apart,
     schema_of,
     stored_columns,
 )
@@ -250,7 +250,7 @@ def _with_key_not_null(made: CreateTable) -> CreateTable:
 
 
 def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -> None:
-    given = reveal({key: value for key, value in made.options if not is_reading(key)})
+    given = reveal({key: value for key, value in made.options if not is_kept_apart(key)})
     log_system = given.pop(LOG_SYSTEM, None)
     if LOG_SERVERS in given:
         given[LOG_SERVERS] = scope.settings.servers(given[LOG_SERVERS])

@@ -164,7 +164,7 @@ def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
         ("blob-descriptor-field", "store the bytes in a BYTES column"),
         ("blob.target-file-size", "leave it out"),
         ("sink.committer-memory", "leave it out: Spark divides the work"),
-        ("compaction.size-ratio", "use compaction.commits"),
+        ("compaction.size-ratio", "leave it out: compaction.commits, compaction.ratio and compaction.auto"),
         ("format-table.implementation", "let Spark read them"),
         ("table-read.sequence-number.enabled", "sequence.field orders the rows of a key"),
         ("properties.linger.ms", "use kafka.linger.ms"),
