@@ -192,10 +192,18 @@ class TableContext:
             )
             raise InvalidInputError(msg)
 
-    def file_rewriter(self) -> FileRewriter:
-        """Return the writer that replaces files of a table without a key, for its current definition."""
+    def stored_spec(self) -> TableSpec:
+        """Return the definition of a table without a key, with other writers' columns as of the last look."""
+        return self.spec.with_columns_of_others(self.files.log.schema_json(fresh=False))
+
+    def file_rewriter(self, stored: TableSpec) -> FileRewriter:
+        """Return the writer that replaces files of a table without a key; ``stored`` is that of ``stored_spec``."""
         return FileRewriter(
-            self.files.storage, self.spec, self.options.write.target_file_size_bytes, check=self.log.record_check()
+            self.files.storage,
+            self.spec,
+            stored,
+            self.options.write.target_file_size_bytes,
+            check=self.log.record_check(),
         )
 
     def verify(self, progress: Progress | None = None, from_snapshot: int | None = None) -> Report:

@@ -137,9 +137,10 @@ class DeltaLog:
             state = self._fresh()
         return state.version, dict(state.base.configuration)
 
-    def schema_json(self) -> str:
-        """Return the columns of the newest version, also those of other writers, as Delta's schema JSON."""
-        return self._fresh().base.protocol.schema_json
+    def schema_json(self, *, fresh: bool = True) -> str:
+        """Return all columns as Delta's schema JSON: of the newest version, or else as of the last look."""
+        state = self._state if self._state is not None and not fresh else self._fresh()
+        return state.base.protocol.schema_json
 
     def has_schema(self, schema: pa.Schema) -> bool:
         """Return whether the newest version has this schema."""

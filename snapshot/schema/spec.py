@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from snapshot.errors import CorruptedError
 from snapshot.schema.defaults import defaults_in
-from snapshot.schema.physical_names import Columns, compact, visible_json
-from snapshot.schema.system_columns import BUCKET
+from snapshot.schema.physical_names import PHYSICAL_NAME, Columns, compact, visible_json
+from snapshot.schema.system_columns import BUCKET, free_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -127,6 +127,19 @@ class TableSpec:
         """The names that columns have or had in files, in lower case."""
         schemas = (self.schema_json, *(each.schema_json for each in self.past))
         return {name.lower() for each in schemas for name in Columns.of(each).physical.names}
+
+    def with_columns_of_others(self, delta_json: str) -> TableSpec:
+        """Return the definition with the columns that other Delta writers have added, under names that no user gives.
+
+        Args:
+            delta_json: all columns, as Delta's schema JSON.
+        """
+        schema, known = json.loads(self.schema_json), {name.lower() for name in self.physical.names}
+        for added in json.loads(delta_json)["fields"]:
+            if added["name"].lower() not in known:
+                name = free_name(f"_other_{added['name']}", self.arrow.names)
+                schema["fields"].append({**added, "name": name, "metadata": {PHYSICAL_NAME: added["name"]}})
+        return replace(self, schema_json=compact(schema))
 
     def with_columns(self, schema_json: str, since: int) -> TableSpec:
         """Return the definition with new columns as of a snapshot."""

@@ -48,12 +48,14 @@ class FileRewriter:
     Attributes:
         storage: the table's folder.
         spec: the table, which has no key.
+        stored: the same with the columns of other writers (``TableSpec.with_columns_of_others``).
         target_bytes: size at which a file is finished.
         check: rejects rows that the log would not accept; None without a log.
     """
 
     storage: Storage
     spec: TableSpec
+    stored: TableSpec
     target_bytes: int
     check: RowCheck | None = None
 
@@ -61,15 +63,16 @@ class FileRewriter:
         """Write a task's rows.
 
         Args:
-            batches: the columns of the existing row (NULL for an insert), an int8 ``Act`` and, if rows are updated or
-                inserted, the columns of the new row (NULL for a row that is deleted or stays).
+            batches: the columns of the existing row (NULL for an insert), also those of other writers, an int8 ``Act``
+                and, if rows are updated or inserted, the table's columns of the new row (NULL for a row that is deleted
+                or stays).
             task: the task's number.
 
         Raises:
             InvalidInputError: a row is invalid, or has NULL in a NOT NULL column.
         """
-        kept = self._data(task)
-        new = self._data(task)
+        kept = self._data(task, self.stored)
+        new = self._data(task, self.spec)
         changes = ParquetFiles(
             self.storage,
             with_kind(self.spec.physical),
@@ -77,7 +80,7 @@ class FileRewriter:
             folder=CHANGES,
             target_bytes=self.target_bytes,
         )
-        width = len(self.spec.arrow)
+        width = len(self.stored.arrow)
         with (
             removed_on_error({0: changes}, self.storage),
             removed_on_error(kept.writers, self.storage),
@@ -86,15 +89,15 @@ class FileRewriter:
             for batch in batches:
                 acts = batch.column(width)
                 refuse_rejected(acts)
-                before = self._named(batch.columns[:width])
+                before = _named(batch.columns[:width], self.stored)
                 has_after = batch.num_columns > width + 1
                 after = self._checked(batch.columns[width + 1 :], acts) if has_after else before.slice(0, 0)
                 act = acts.to_numpy(zero_copy_only=False)
-                kept.write(conform(_only(before, act == Act.KEEP), self.spec.arrow))
+                kept.write(conform(_only(before, act == Act.KEEP), self.stored.arrow))
                 changes.write(self._as_changes(_only(before, act == Act.DELETE), RowKind.DELETE))
                 if has_after:
                     updated = act == Act.UPDATE
-                    kept.write(conform(_only(after, updated), self.spec.arrow))
+                    kept.write(conform(_only(self._with_others(after, before), updated), self.stored.arrow))
                     changes.write(self._pairs(_only(before, updated), _only(after, updated)))
                     inserted = conform(_only(after, act == Act.INSERT), self.spec.arrow)
                     if self.check is not None:
@@ -114,15 +117,16 @@ class FileRewriter:
     def _changes(self) -> pa.Schema:
         return with_kind(self.spec.arrow)
 
-    def _data(self, task: int) -> PartitionedFiles:
-        return PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
+    def _data(self, task: int, spec: TableSpec) -> PartitionedFiles:
+        return PartitionedFiles(self.storage, spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
 
-    def _named(self, columns: list[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(columns, names=self.spec.arrow.names)
+    def _with_others(self, rows: pa.RecordBatch, before: pa.RecordBatch) -> pa.RecordBatch:
+        """Return new rows with the values that other writers' columns had before."""
+        return _named([*rows.columns, *before.columns[rows.num_columns :]], self.stored)
 
     def _checked(self, columns: list[pa.Array], acts: pa.Array) -> pa.RecordBatch:
         """Return the new rows after checking that they can be stored."""
-        after = self._named(columns)
+        after = _named(columns, self.spec)
         wanted = pc.greater_equal(acts, int(Act.UPDATE))
         refuse_nested_nulls(after, self.spec.arrow)
         refuse_broken_text(after)
@@ -145,6 +149,10 @@ class FileRewriter:
         sides = [self._as_changes(before, RowKind.UPDATE_BEFORE), self._as_changes(after, RowKind.UPDATE_AFTER)]
         order = np.arange(2 * before.num_rows).reshape(2, -1).T.ravel()
         return pa.concat_batches(sides).take(pa.array(order))
+
+
+def _named(columns: list[pa.Array], spec: TableSpec) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(columns, names=spec.arrow.names)
 
 
 def _only(rows: pa.RecordBatch, wanted: np.ndarray) -> pa.RecordBatch:

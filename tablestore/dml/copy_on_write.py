@@ -12,7 +12,7 @@ A crash before step 3 leaves files that nothing refers to.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -55,11 +55,13 @@ class Found:
         base: the snapshot that was searched.
         whole: files all of whose rows are affected, and which are only removed.
         some: files to rewrite.
+        stored: the columns of rewritten files (``TableContext.stored_spec``).
     """
 
     base: int
     whole: tuple[DataFile, ...]
     some: tuple[DataFile, ...]
+    stored: TableSpec
 
 
 def delete(spark: SparkSession, table: TableContext, where: Column, base: int) -> Staging:
@@ -72,26 +74,26 @@ def update(spark: SparkSession, table: TableContext, where: Column, values: Mapp
     """Stage an update of the rows that a condition selects."""
     touched = found_by(places(base_rows(spark, table, base).where(where)), table, base)
     # An update also rewrites files all of whose rows are affected.
-    touched = Found(base, (), (*touched.whole, *touched.some))
+    touched = replace(touched, whole=(), some=(*touched.whole, *touched.some))
     if not touched.some:
         return [], Replaced((), (), base)
     names = table.spec.schema.fieldNames()
-    rows = rows_of(spark, table, touched.some, base).withColumn(SEQ, holds(where))
+    rows = _rows_to_rewrite(spark, table, touched).withColumn(SEQ, holds(where))
     act = F.when(F.col(SEQ), int(Act.UPDATE)).otherwise(int(Act.KEEP))
     after = [
         F.when(F.col(SEQ), values.get(name, F.col(backquoted(name)))).alias(f"n{number}")
         for number, name in enumerate(names)
     ]
-    return _rewritten(rows.select(*_before(table.spec), _act(act), *after), table, touched)
+    return _rewritten(rows.select(*_before(touched.stored), _act(act), *after), table, touched)
 
 
 def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: Column | None, base: int) -> Staging:
     """Stage an overwrite, which replaces the rows that a condition selects, or all rows, by new ones."""
     if where is None:
-        touched = Found(base, tuple(table.files.base_table.files(base)), ())
-        return _rewritten(_inserts(rows, table.spec, None), table, touched)
+        touched = Found(base, tuple(table.files.base_table.files(base)), (), table.spec)
+        return _rewritten(_inserts(rows, table.spec, touched.stored, None), table, touched)
     touched = found_by(places(base_rows(spark, table, base).where(where)), table, base)
-    inserts = _inserts(rows, table.spec, where)
+    inserts = _inserts(rows, table.spec, touched.stored, where)
     if touched.some:
         gone = _deletes(spark, table, touched, where)
         absent = [F.lit(None).cast(f.dataType).alias(f"n{number}") for number, f in enumerate(table.spec.schema.fields)]
@@ -101,7 +103,7 @@ def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: 
 
 def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Staging:
     """Stage an overwrite of the partitions that occur in the new rows."""
-    staged = run_staging(_inserts(rows, table.spec, None), table.file_rewriter())
+    staged = run_staging(_inserts(rows, table.spec, table.spec, None), table.file_rewriter(table.spec))
     return staged, replaced_partitions(table.files, staged, base)
 
 
@@ -113,7 +115,7 @@ def truncate(table: TableContext, base: int) -> Staging:
 def merge(spark: SparkSession, table: TableContext, merge: MergeJoin, base: int) -> Staging:
     """Stage a merge."""
     spec, numbers = table.spec, range(len(table.spec.schema.fields))
-    found, parts = Found(base, (), ()), []
+    found, parts = Found(base, (), (), table.spec), []
     if merge.has(Match.MATCHED) or merge.has(Match.NOT_MATCHED_BY_SOURCE):
         how = "left" if merge.has(Match.NOT_MATCHED_BY_SOURCE) else "inner"
         rows = base_rows(spark, table, base)
@@ -121,18 +123,21 @@ def merge(spark: SparkSession, table: TableContext, merge: MergeJoin, base: int)
         concerned = merge.joined(target, spec, how=how, extra=[PLACE])
         concerned = concerned.where(merge.actions(Action.UPDATE, Action.DELETE))
         touched = found_by(concerned.select(PLACE), table, base)
-        found = Found(base, (), (*touched.whole, *touched.some))
+        found = replace(touched, whole=(), some=(*touched.whole, *touched.some))
+    others = found.stored.schema.fields[len(numbers) :]
     if found.some:
-        target = rows_of(spark, table, found.some, base).select("*", F.monotonically_increasing_id().alias(PLACE))
-        both = merge.joined(target.withColumn(KIND, F.lit(1)), spec, how="left", extra=[PLACE])
+        target = _rows_to_rewrite(spark, table, found).withColumn(PLACE, F.monotonically_increasing_id())
+        kept = [PLACE, *(field.name for field in others)]
+        both = merge.joined(target.withColumn(KIND, F.lit(1)), spec, how="left", extra=kept)
         parts.append(_one_each(both, merge))
     if merge.has(Match.NOT_MATCHED):
         target = base_rows(spark, table, base).withColumn(KIND, F.lit(1))
         new = merge.joined(target, spec, how="right").where(merge.actions(Action.INSERT))
-        parts.append(new.withColumn(BUCKET, F.lit(int(Act.INSERT)).cast(ByteType())))
-    frame = None
+        absent = [F.lit(None).cast(field.dataType).alias(field.name) for field in others]
+        parts.append(new.select("*", _act(F.lit(int(Act.INSERT))), *absent))
+    frame, names = None, [backquoted(field.name) for field in others]
     for part in parts:
-        columns = part.select(*[f"o{n}" for n in numbers], BUCKET, *[f"n{n}" for n in numbers])
+        columns = part.select(*[f"o{n}" for n in numbers], *names, BUCKET, *[f"n{n}" for n in numbers])
         frame = columns if frame is None else frame.unionByName(columns)
     return _rewritten(frame, table, found)
 
@@ -179,7 +184,7 @@ def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
     """Return the files with affected rows, given a frame with the file address of each affected row."""
     counts = {row[0]: row[1] for row in concerned.groupBy(PLACE).agg(F.count("*")).collect()}
     if not counts:
-        return Found(base, (), ())
+        return Found(base, (), (), table.spec)
     named: dict[str, list[DataFile]] = {}
     for file in table.files.base_table.files(base):
         named.setdefault(file.path.rpartition("/")[2], []).append(file)
@@ -191,7 +196,8 @@ def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
         for file in named[place.rpartition("/")[2]]
         if place.endswith(f"/{file.path}")
     ]
-    return Found(base, tuple(f for f, n in files if f.rows == n), tuple(f for f, n in files if f.rows != n))
+    whole, some = tuple(f for f, n in files if f.rows == n), tuple(f for f, n in files if f.rows != n)
+    return Found(base, whole, some, table.stored_spec())
 
 
 def rows_of(
@@ -200,21 +206,24 @@ def rows_of(
     files: Sequence[DataFile],
     base: int,
     *,
+    spec: TableSpec | None = None,
     places: bool = False,
     tasks: int = _TASKS_MAX,
 ) -> DataFrame:
     """Return the rows of whole files, which at most ``tasks`` Spark tasks read with our own reader.
 
     Returns:
-        A frame of the table's columns and, with ``places``, of the address of each row's file.
+        A frame of the columns of ``spec``, by default the table's, and, with ``places``, of the address of each row's
+        file.
     """
-    snapshot, names = table.files.snapshot(base), table.spec.schema.fieldNames()
+    spec = spec or table.spec
+    snapshot, names = table.files.snapshot(base), spec.schema.fieldNames()
     changes = SnapshotChanges(
-        snapshot, table.files.storage, table.spec.columns, {number: (file,) for number, file in enumerate(files)}
+        snapshot, table.files.storage, spec.columns, {number: (file,) for number, file in enumerate(files)}
     )
     addresses = [f"/{quote(file.path)}" for file in files]
     # mapInArrow takes a dot in a name for a struct field access.
-    inner = StructType([StructField(f"c{i}", f.dataType) for i, f in enumerate(table.spec.schema.fields)])
+    inner = StructType([StructField(f"c{i}", f.dataType) for i, f in enumerate(spec.schema.fields)])
     given = StructType([*inner.fields, StructField(PLACE, StringType())]) if places else inner
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -232,16 +241,20 @@ def rows_of(
 
 def _deletes(spark: SparkSession, table: TableContext, touched: Found, where: Column) -> DataFrame:
     act = F.when(holds(where), int(Act.DELETE)).otherwise(int(Act.KEEP))
-    return rows_of(spark, table, touched.some, touched.base).select(*_before(table.spec), _act(act))
+    return _rows_to_rewrite(spark, table, touched).select(*_before(touched.stored), _act(act))
 
 
-def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFrame:
+def _rows_to_rewrite(spark: SparkSession, table: TableContext, touched: Found) -> DataFrame:
+    return rows_of(spark, table, touched.some, touched.base, spec=touched.stored)
+
+
+def _inserts(rows: DataFrame, spec: TableSpec, stored: TableSpec, where: Column | None) -> DataFrame:
     """Return new rows in the layout that the rewriter takes: old row, act, new row."""
     act = F.lit(int(Act.INSERT))
     if where is not None:
         act = F.when(holds(where), act).otherwise(F.lit(OUTSIDE))
     coming = rows.select(*table_columns(rows.schema, spec)).select(_act(act), "*")
-    absent = [F.lit(None).cast(f.dataType).alias(f"o{number}") for number, f in enumerate(spec.schema.fields)]
+    absent = [F.lit(None).cast(f.dataType).alias(f"o{number}") for number, f in enumerate(stored.schema.fields)]
     after = [F.col(backquoted(f.name)).alias(f"n{number}") for number, f in enumerate(spec.schema.fields)]
     return coming.select(*absent, BUCKET, *after)
 
@@ -261,5 +274,5 @@ def _act(act: Column) -> Column:
 
 
 def _rewritten(frame: DataFrame | None, table: TableContext, touched: Found) -> Staging:
-    staged = [] if frame is None else run_staging(frame, table.file_rewriter())
+    staged = [] if frame is None else run_staging(frame, table.file_rewriter(touched.stored))
     return staged, Replaced(touched.whole, touched.some, touched.base)

@@ -19,6 +19,7 @@ from snapshot.delta.log import DataFile
 from snapshot.errors import InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ, conform
 from snapshot.staging.file_rewriter import Act
 from snapshot.staging.stage import OUTSIDE, StagedFile, Stager, change_file_schema
@@ -43,6 +44,8 @@ from tablestore.write.writer import Writer
 _BEFORE_ALL = 1 << 62
 """Subtracted from the ``_seq`` of deletes, to order them before all new rows."""
 Staging = tuple[Sequence[StagedFile], Replaced]
+NewRows = tuple[Batches, RowChanges]
+"""New rows, and the condition that they have to satisfy."""
 
 
 class LocalVerbs:
@@ -104,7 +107,7 @@ class LocalVerbs:
 
         def stage(base: int) -> Staging:
             found = changes()
-            return self._rewrite(None if where is None else found, base, Act.DELETE, self._inserts(rows, found))
+            return self._rewrite(None if where is None else found, base, Act.DELETE, (rows, found))
 
         return self._writer.replace(stage, CommitId.of(batch), kind="overwrite", all_rows=where is None)
 
@@ -197,21 +200,22 @@ class LocalVerbs:
     def _merge_files(self, merge: LocalMerge, engine: DuckDBPyConnection, base: int) -> Staging:
         """Stage a merge into a table without a key: rewrite the files with rows that it changes."""
         table, files = self._table, self._table.files.base_table.files(base)
-        rows = self._numbered(files, range(len(files)), base, merge.columns)
+        rows = self._numbered(files, range(len(files)), base, merge.columns, table.spec)
         with row_acts(table.spec, merge.matches(engine, rows, places=True)) as acts:
             changed = acts.files()
-            before = self._numbered(files, changed, base, table.spec.arrow.names)
-            with closing(acts.rewritten(before)) as rewritten:
-                staged = stage_in_one(rewritten, table.file_rewriter())
+            stored = table.stored_spec() if changed else table.spec
+            before = self._numbered(files, changed, base, stored.arrow.names, stored)
+            with closing(acts.rewritten(before, stored.arrow)) as rewritten:
+                staged = stage_in_one(rewritten, table.file_rewriter(stored))
         return staged, Replaced((), [files[number] for number in changed], base)
 
     def _numbered(
-        self, files: Sequence[DataFile], numbers: Iterable[int], base: int, columns: Sequence[str]
+        self, files: Sequence[DataFile], numbers: Iterable[int], base: int, columns: Sequence[str], spec: TableSpec
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows of files with their numbers, which are the same each time; ``numbers`` selects the files."""
         for number in numbers:
             first = number << FILE_SHIFT
-            for batch in self._file_rows(files[number], base):
+            for batch in self._file_rows(files[number], base, spec):
                 place = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
                 yield batch.select(columns).append_column(PLACE, place)
                 first += batch.num_rows
@@ -223,8 +227,9 @@ class LocalVerbs:
         return distinct_rows((batch.select(names) for batch in batches), self._table.spec.arrow, names)
 
     def _overwrite_partitions(self, rows: Batches, base: int) -> Staging:
-        every = RowChanges(self._table.spec.arrow, "overwrite", None)
-        staged = stage_in_one(self._inserts(rows, every), self._table.file_rewriter())
+        spec = self._table.spec
+        every = RowChanges(spec.arrow, "overwrite", None)
+        staged = stage_in_one(self._inserts(rows, every, spec.arrow), self._table.file_rewriter(spec))
         return staged, replaced_partitions(self._table.files, staged, base)
 
     def _upserts(self, rows: Batches, changes: RowChanges) -> Iterator[pa.RecordBatch]:
@@ -235,18 +240,17 @@ class LocalVerbs:
                 kinds = pc.if_else(inside, batch.column(KIND), pa.scalar(OUTSIDE, pa.int8()))
                 yield batch.set_column(batch.schema.get_field_index(KIND), batch.schema.field(KIND), kinds)
 
-    def _inserts(self, rows: Batches, changes: RowChanges) -> Iterator[pa.RecordBatch]:
+    def _inserts(self, rows: Batches, changes: RowChanges, stored: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield new rows of a table without a key in the layout that the rewriter takes: old row, act, new row."""
-        schema = self._table.spec.arrow
         with changes.evaluator() as evaluator:
             for batch in prepare_batches(rows.under(self._table.spec)(), self._table.spec, task=0):
                 acts = pc.if_else(
                     evaluator.matches(batch), pa.scalar(int(Act.INSERT), pa.int8()), pa.scalar(OUTSIDE, pa.int8())
                 )
-                absent = [pa.nulls(batch.num_rows, field.type) for field in schema]
+                absent = [pa.nulls(batch.num_rows, field.type) for field in stored]
                 yield _for_rewriter(absent, acts, batch.columns)
 
-    def _rewrite(self, changes: RowChanges | None, base: int, act: Act, new: Iterable[pa.RecordBatch] = ()) -> Staging:
+    def _rewrite(self, changes: RowChanges | None, base: int, act: Act, new: NewRows | None = None) -> Staging:
         """Stage a delete or update of the rows that a condition selects, all of them without one, and new rows."""
         table = self._table
         files = table.files.base_table.files(base)
@@ -258,27 +262,34 @@ class LocalVerbs:
             gone = {file.path for file, count in affected if act is Act.DELETE and count == file.rows}
             whole = [file for file, _ in affected if file.path in gone]
             some = [file for file, _ in affected if file.path not in gone]
-        rows = chain(self._acts(some, base, changes, act) if changes is not None else (), new)
-        staged = stage_in_one(rows, table.file_rewriter()) if some or new else []
+        stored = table.stored_spec() if some else table.spec
+        kept = () if changes is None else self._acts(some, base, changes, act, stored)
+        added = () if new is None else self._inserts(*new, stored.arrow)
+        staged = stage_in_one(chain(kept, added), table.file_rewriter(stored)) if some or new else []
         return staged, Replaced(whole, some, base)
 
     def _count(self, file: DataFile, base: int, changes: RowChanges) -> int:
         """Return how many rows of a file a condition selects."""
         with changes.evaluator() as evaluator:
-            return sum(pc.sum(evaluator.matches(batch)).as_py() or 0 for batch in self._file_rows(file, base))
+            return sum(
+                pc.sum(evaluator.matches(batch)).as_py() or 0 for batch in self._file_rows(file, base, self._table.spec)
+            )
 
-    def _acts(self, files: Sequence[DataFile], base: int, changes: RowChanges, act: Act) -> Iterator[pa.RecordBatch]:
+    def _acts(
+        self, files: Sequence[DataFile], base: int, changes: RowChanges, act: Act, stored: TableSpec
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files in the layout that the rewriter takes, the rows that stay apart from the others."""
+        width = len(self._table.spec.arrow)
         with changes.evaluator() as evaluator:
-            for batch in chain.from_iterable(self._file_rows(file, base) for file in files):
+            for batch in chain.from_iterable(self._file_rows(file, base, stored) for file in files):
                 matches = evaluator.matches(batch)
                 stay, affected = batch.filter(pc.invert(matches)), batch.filter(matches)
                 yield _for_rewriter(stay.columns, _acts(Act.KEEP, stay.num_rows))
-                after = evaluator.updated(affected).columns if act is Act.UPDATE else ()
+                after = evaluator.updated(affected).columns[:width] if act is Act.UPDATE else ()
                 yield _for_rewriter(affected.columns, _acts(act, affected.num_rows), after)
 
-    def _file_rows(self, file: DataFile, base: int) -> Iterator[pa.RecordBatch]:
-        files, spec = self._table.files, self._table.spec
+    def _file_rows(self, file: DataFile, base: int, spec: TableSpec) -> Iterator[pa.RecordBatch]:
+        files = self._table.files
         for batch in SnapshotChanges(files.snapshot(base), files.storage, spec.columns, {0: (file,)}).batches(0):
             yield conform(batch.select(spec.arrow.names), spec.arrow)
 

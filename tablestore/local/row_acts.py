@@ -54,23 +54,24 @@ class RowActs:
         found = self._connection.execute(f"SELECT DISTINCT {PLACE} >> {FILE_SHIFT} FROM acts ORDER BY 1").fetchall()
         return [number for (number,) in found]
 
-    def rewritten(self, before: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+    def rewritten(self, before: Iterable[pa.RecordBatch], stored: pa.Schema) -> Generator[pa.RecordBatch]:
         """Yield rows in the layout that the rewriter takes: those of the table, then those that are inserted.
 
         Args:
             before: the rows of the files that change, with their numbers.
+            stored: the columns of these files, also those of other writers.
         """
         columns = range(len(self._spec.arrow))
-        old = [pa.field(f"o{i}", field.type) for i, field in enumerate(self._spec.arrow)]
+        old = [pa.field(f"o{i}", field.type) for i, field in enumerate(stored)]
         new = [pa.field(f"n{i}", field.type) for i, field in enumerate(self._spec.arrow)]
         wanted = pa.schema([*old, pa.field(BUCKET, pa.int8()), *new])
         given = pa.schema([*old, pa.field(PLACE, pa.int64())])
         after = ", ".join(f"n{i}" for i in columns)
         rows = (pa.RecordBatch.from_arrays(batch.columns, schema=given) for batch in before)
         with streamed(self._connection, "before", given, rows):
-            sql = f"SELECT {', '.join(f'o{i}' for i in columns)}, coalesce(act, {int(Act.KEEP)}), {after}"
+            sql = f"SELECT {', '.join(f.name for f in old)}, coalesce(act, {int(Act.KEEP)}), {after}"
             yield from read(self._connection, f"{sql} FROM before LEFT JOIN acts USING ({PLACE})", [], wanted)
-        sql = f"SELECT {', '.join('NULL' for _ in columns)}, act, {after} FROM pairs WHERE act = {int(Act.INSERT)}"
+        sql = f"SELECT {', '.join('NULL' for _ in old)}, act, {after} FROM pairs WHERE act = {int(Act.INSERT)}"
         yield from read(self._connection, sql, [], wanted)
 
 

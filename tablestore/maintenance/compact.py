@@ -207,10 +207,11 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
     """
     files, target_bytes = table.files, table.options.write.target_file_size_bytes
     newest = files.latest()
-    spec, groups = files.spec_of(newest), groups_of(files.base_table.files(newest), target_bytes)
+    groups = groups_of(files.base_table.files(newest), target_bytes)
     if not groups:
         return None
     # Step 1.
+    spec = files.spec_of(newest).with_columns_of_others(files.base_table.schema_json(fresh=False))
     tasks = [
         BucketTask(files.storage, spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
         for group in groups
