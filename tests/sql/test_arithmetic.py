@@ -9,8 +9,12 @@ from typing import Any
 
 import duckdb
 import pytest
+import sqlglot
+from pyspark.sql.types import DataType, IntegerType
+from sqlglot import exp
 
 from tablestore.sql import Catalog
+from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tests.connectors.harness.wire import Wire
 from tests.sql.test_run import BATCH, ONCE, finish, rows
 
@@ -38,6 +42,20 @@ def test_results_have_the_types_of_flink(catalog: Catalog, text: str, expected: 
     catalog.sql("CREATE VIEW t AS SELECT x, 1 AS y FROM (VALUES (1), (3), (4), (2)) AS v (x)")
     ((*found,),) = rows(catalog, f"SELECT {text}")
     assert repr(tuple(found)) == repr(expected)
+
+
+def test_spark_analyzes_one_query_for_the_type_of_each_operand() -> None:
+    """In each SELECT anew; and none for a number."""
+    asked: list[str] = []
+
+    def type_of(expression: exp.Expr, _: exp.Select | None) -> DataType:
+        asked.append(expression.sql())
+        return IntegerType()
+
+    text = "SELECT a / b, a / 2, -7 / a, AVG(a), a / 12345678901, (SELECT MAX(a / b) FROM u) FROM t WHERE b / a = 1"
+    found = with_flink_arithmetic(sqlglot.parse_one(text), type_of)
+    assert found.sql().count(" AS INT)") == 7
+    assert sorted(asked) == ["12345678901", "a", "a", "b", "b"]
 
 
 def test_queries_of_with_come_before_those_that_use_them(catalog: Catalog) -> None:

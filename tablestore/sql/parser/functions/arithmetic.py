@@ -31,6 +31,10 @@ from tablestore.sql.parser.functions.time_functions import BY_DATE
 
 TypeOf = Callable[[exp.Expr, exp.Select | None], DataType | None]
 """Returns the type of an expression in a SELECT, or, if it is None, outside of any; None if Spark rejects it."""
+TypeHere = Callable[[exp.Expr], DataType | None]
+"""Returns the type of an expression in the query that is being changed; None if Spark rejects it."""
+_DIGITS_OF_INT: Final = 9
+"""A number of at most so many digits is an INT."""
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _FLOATING: Final = (FloatType, DoubleType)
 _TYPED: Final = (exp.Div, exp.Avg, exp.Floor, exp.Ceil, exp.TimestampAdd, exp.Overlaps)
@@ -59,9 +63,25 @@ def _visit(query: exp.Expr, type_of: TypeOf) -> None:
     if isinstance(query, exp.Select):
         _name_outputs(query)
     own = list(query.bfs(prune=lambda node: _is_nested(node, query)))
+    type_here = _asking_once(type_of, query if isinstance(query, exp.Select) else None)
     for node in reversed(own):
         if _is_typed(node):
-            _replace(node, type_of, query if isinstance(query, exp.Select) else None)
+            _replace(node, type_here)
+
+
+def _asking_once(type_of: TypeOf, select: exp.Select | None) -> TypeHere:
+    """Return a function that asks for the type of each expression in a SELECT once: Spark analyzes a query for it."""
+    known: dict[exp.Expr, DataType | None] = {}
+
+    def type_here(expression: exp.Expr) -> DataType | None:
+        if expression.is_int and len(expression.name) <= _DIGITS_OF_INT:
+            return IntegerType()
+        if expression not in known:
+            # Of a copy, because a key must not change.
+            known[expression.copy()] = type_of(expression, select)
+        return known[expression]
+
+    return type_here
 
 
 def _name_outputs(select: exp.Select) -> None:
@@ -83,25 +103,25 @@ def _is_nested(node: exp.Expr, query: exp.Expr) -> bool:
     return isinstance(node, exp.Query) and node is not query
 
 
-def _replace(node: exp.Expr, type_of: TypeOf, select: exp.Select | None) -> None:
+def _replace(node: exp.Expr, type_of: TypeHere) -> None:
     if isinstance(node, exp.Floor | exp.Ceil | exp.TimestampAdd):
-        _replace_time(node, type_of(node.this, select))
+        _replace_time(node, type_of(node.this))
         return
     if isinstance(node, exp.Overlaps):
-        one, one_end = _period(node.this, type_of, select)
-        other, other_end = _period(node.expression, type_of, select)
+        one, one_end = _period(node.this, type_of)
+        other, other_end = _period(node.expression, type_of)
         ends = exp.and_(exp.GTE(this=one_end, expression=other), exp.GTE(this=other_end, expression=one))
         node.replace(exp.Paren(this=ends))
         return
     if isinstance(node, exp.Avg):
-        kind = type_of(node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this, select)
+        kind = type_of(node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this)
         if isinstance(kind, IntegralType):
             top: exp.Expr = node
             while isinstance(top.parent, exp.Filter | exp.Window) and top.parent.this is top:
                 top = top.parent
             _put(top, lambda average: exp.cast(average, _name(kind)))
         return
-    kinds = [type_of(each, select) for each in (node.this, node.expression)]
+    kinds = list(map(type_of, (node.this, node.expression)))
     if all(isinstance(each, IntegralType) for each in kinds):
         widest = max(kinds, key=lambda each: _INTEGERS.index(type(each)))
         _put(node, lambda div: exp.cast(exp.IntDiv(this=div.this, expression=div.expression), _name(widest)))
@@ -128,10 +148,10 @@ def is_of_periods(node: exp.Overlaps) -> bool:
     return all(isinstance(each, exp.Tuple) and len(each.expressions) == 2 for each in (node.this, node.expression))
 
 
-def _period(given: exp.Expr, type_of: TypeOf, select: exp.Select | None) -> tuple[exp.Expr, exp.Expr]:
+def _period(given: exp.Expr, type_of: TypeHere) -> tuple[exp.Expr, exp.Expr]:
     """Return the start and the end of a period, in order; its second value may be its length."""
     start, end = given.expressions
-    if isinstance(type_of(end, select), DayTimeIntervalType | YearMonthIntervalType):
+    if isinstance(type_of(end), DayTimeIntervalType | YearMonthIntervalType):
         end = exp.Paren(this=exp.Add(this=start, expression=end))
     ordered = exp.LTE(this=start.copy(), expression=end.copy())
     low = exp.If(this=ordered, true=start.copy(), false=end.copy())
