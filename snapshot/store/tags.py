@@ -38,6 +38,7 @@ class Tag:
         created_ms: when the tag was created, in milliseconds since the epoch.
         layout: the snapshot's files.
         table: the table's id; empty in files of versions that did not store it.
+        retained_ms: after how long the tag expires, in milliseconds; None if it stays until it is deleted.
     """
 
     name: str
@@ -45,6 +46,12 @@ class Tag:
     created_ms: int
     layout: SnapshotFiles = field(repr=False)
     table: str = ""
+    retained_ms: int | None = None
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When the tag expires, in milliseconds since the epoch; None if it stays until it is deleted."""
+        return None if self.retained_ms is None else self.created_ms + self.retained_ms
 
     def to_json(self) -> bytes:
         """Return the tag as JSON, which ``from_json`` parses, without file statistics."""
@@ -75,7 +82,9 @@ class Tag:
                 tuple(DataFile(**file) for file in raw_layout["changes"]),
             )
             named, created_ms = str(raw["name"]), int(raw["created_ms"])
-            return cls(named, Snapshot(**facts), created_ms, layout, str(raw.get("table", "")))
+            retained_ms = raw.get("retained_ms")
+            table, retained_ms = str(raw.get("table", "")), None if retained_ms is None else int(retained_ms)
+            return cls(named, Snapshot(**facts), created_ms, layout, table, retained_ms)
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{path}: not a tag ({error}). Delete the file and create the tag again, or restore the file."
             raise CorruptedError(msg) from error
@@ -153,6 +162,10 @@ class Tags:
         """Return the tags whose files must stay: those that exist and those that are being created."""
         # A hold is removed after its tag is written, so one that is gone by now has its tag in the second listing.
         return [*self._read(HOLD), *self._read(".json")]
+
+    def written_ms(self) -> dict[str, int]:
+        """Return when each tag's file was written, by the file system's clock, in milliseconds since the epoch."""
+        return {file.name.removesuffix(".json"): file.modified_ms for file in self._storage.files()}
 
     def _read(self, ending: str) -> list[Tag]:
         files = (file for file in self._storage.names() if file.endswith(ending))

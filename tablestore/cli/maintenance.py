@@ -27,6 +27,9 @@ from tablestore.streaming.consumers import reset_consumer as reset
 
 DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
 Tag = Annotated[str, Argument(help="Name of the tag.")]
+Retained = Annotated[
+    str | None, Option("--retained", help="After how long the next expiry deletes it, such as '7 d'. Default: never.")
+]
 
 
 def expire(
@@ -97,9 +100,9 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
     tell(report, as_json)
 
 
-def tag(path: Path, name: Tag, snapshot: Point = None, as_json: AsJson = False) -> None:
+def tag(path: Path, name: Tag, snapshot: Point = None, retained: Retained = None, as_json: AsJson = False) -> None:
     """Tag a snapshot, so that it can still be read after it expires."""
-    created = make_tag(TableContext.open(path), name, snapshot)
+    created = make_tag(TableContext.open(path), name, snapshot, retained)
     if as_json:
         print_json(console, {"tag": created.name, "snapshot": created.snapshot.id})
     else:

@@ -263,8 +263,9 @@ def consumers(table: TableContext) -> pa.Table:
 def tags(table: TableContext) -> pa.Table:
     """Return the tags.
 
-    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, and of the tagged snapshot ``files``,
-    ``size_bytes`` and ``rows`` (with changes that were not compacted; NULL if unknown).
+    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, of the tagged snapshot ``files``,
+    ``size_bytes`` and ``rows`` (with changes that were not compacted; NULL if unknown), and ``expires_at`` (NULL if the
+    tag stays until it is deleted).
     """
     rows = []
     for tag in table.files.tags.all():
@@ -278,10 +279,12 @@ def tags(table: TableContext) -> pa.Table:
                 "files": len(held),
                 "size_bytes": sum(f.size for f in held),
                 "rows": _rows(held),
+                "expires_at": None if tag.expires_ms is None else tag.expires_ms * 1000,
             }
         )
     schema = [("tag", pa.string()), ("snapshot_id", pa.int64()), ("committed_at", _TIME), ("created_at", _TIME)]
-    return _table(rows, [*schema, *((name, pa.int64()) for name in ("files", "size_bytes", "rows"))])
+    sizes = ((name, pa.int64()) for name in ("files", "size_bytes", "rows"))
+    return _table(rows, [*schema, *sizes, ("expires_at", _TIME)])
 
 
 OF_SNAPSHOT: Final[Mapping[str, Callable[[TableContext, int | None], pa.Table]]] = {

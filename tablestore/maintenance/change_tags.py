@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from datetime import timedelta
 
 from snapshot.disk import is_refused
 from snapshot.errors import (
@@ -19,11 +20,13 @@ from snapshot.store.tags import Tag, check_name
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import remove_garbage
+from tablestore.options.declaration import OptionSpec
+from tablestore.options.value_types import duration
 from tablestore.read.time_travel import Point, snapshot_at
 
 
-def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
-    """Tag a snapshot, by default the newest.
+def make_tag(table: TableContext, name: str, point: Point | None, retained: timedelta | str | None = None) -> Tag:
+    """Tag a snapshot, by default the newest; for a time, or until the tag is deleted.
 
     1. Write a hold with the list of the snapshot's files. From now on, expiry does not remove them. A crash after this
        step leaves the hold, which ``remove_orphans()`` removes; Ctrl-C leaves neither hold nor tag.
@@ -31,7 +34,7 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     3. Write the tag, check that neither table nor hold has gone meanwhile, and remove the hold.
 
     Raises:
-        InvalidInputError: the name is invalid.
+        InvalidInputError: the name or the time is invalid.
         AlreadyExistsError: a tag with this name exists.
         NotFoundError: there is no such snapshot, or it has expired.
         TableReplacedError: the table was dropped and created again; the new table has no such tag.
@@ -40,9 +43,10 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
         OutcomeUnknownError: the file system does not respond; the tag may exist, so the hold stays.
     """
     check_name(name, "tag")
+    retained_ms = None if retained is None else _milliseconds(retained)
     files = table.files
     snapshot = files.snapshot(files.latest()) if point is None else snapshot_at(files, point)
-    tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id), table.spec.table_id)
+    tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id), table.spec.table_id, retained_ms)
     # Step 1.
     hold = files.tags.new_hold()
     try:
@@ -63,6 +67,12 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
         raise
     after_write(f"tag {name!r}", "removing the hold", lambda: files.tags.release(hold))
     return tag
+
+
+def _milliseconds(retained: timedelta | str) -> int:
+    if isinstance(retained, timedelta):
+        retained = f"{retained // timedelta(milliseconds=1)} ms"
+    return OptionSpec("retained", duration(1)).parse(retained)
 
 
 def _put(table: TableContext, tag: Tag, hold: str) -> None:

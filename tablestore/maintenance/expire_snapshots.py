@@ -14,7 +14,7 @@ from snapshot.errors import NOT_COMMITTED, DataLostError, InvalidInputError, Not
 from snapshot.messages import counted
 from snapshot.staging.stage import CHANGES
 from snapshot.storage import Storage
-from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded
+from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded, unneeded_of
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.options.read_options import timestamp_millis
@@ -45,6 +45,7 @@ class ExpireReport:
         log_entries: number of Delta log entries removed.
         index_entries: number of log index entries removed.
         consumers: stale consumers that were deleted.
+        tags: expired tags that were deleted.
     """
 
     path: str
@@ -57,6 +58,7 @@ class ExpireReport:
     log_entries: int = 0
     index_entries: int = 0
     consumers: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
     @property
     def snapshots(self) -> int:
@@ -71,8 +73,9 @@ class ExpireReport:
             f"{counted(self.data_files, 'data file')} of {self.data_bytes:,} bytes; entries of Delta logs: "
             f"{self.log_entries:,}, of the log index: {self.index_entries:,}."
         )
-        forgotten = f" Expired consumers: {', '.join(self.consumers)}." if self.consumers else ""
-        return text + forgotten + (f" Held by {self.held_by}." if self.held_by else "")
+        for what, names in (("consumers", self.consumers), ("tags", self.tags)):
+            text += f" Expired {what}: {', '.join(names)}." if names else ""
+        return text + (f" Held by {self.held_by}." if self.held_by else "")
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,8 @@ def expire(
     Always kept are the newest snapshot, snapshots that a consumer has not read, snapshots that are not in the log yet,
     and the files of tagged snapshots.
 
-    1. Delete stale consumers and choose the new oldest snapshot. A crash here leaves all snapshots as they were.
+    1. Delete expired tags and stale consumers, and choose the new oldest snapshot. A crash here leaves all snapshots as
+       they were.
     2. Announce the choice, keep what consumers need that were written meanwhile, and commit it as a snapshot without
        changes. From now on no reader can open the older snapshots. If a crash leaves some of their files, the next
        expiry removes them, since it reads the whole remaining Delta log.
@@ -172,6 +176,7 @@ def expire(
     """
     files = table.files
     # Step 1.
+    tags = expire_tags(table, dry_run=dry_run)
     before = files.oldest()
     consumers = Consumers(files.storage)
     stale = _stale(table, consumers.all(), dry_run=dry_run)
@@ -196,7 +201,7 @@ def expire(
         oldest = files.oldest()
         consumers.withdraw(announcement, oldest)
     report = ExpireReport(
-        table.path, dry_run, before, oldest, held_by, consumers=tuple(consumer.name for consumer in stale)
+        table.path, dry_run, before, oldest, held_by, consumers=tuple(consumer.name for consumer in stale), tags=tags
     )
     for attempt in range(_SWEEPS_MAX):
         try:
@@ -209,6 +214,34 @@ def expire(
             if attempt == _SWEEPS_MAX - 1:
                 raise
     raise AssertionError
+
+
+def expire_tags(table: TableContext, created_before_ms: int | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
+    """Delete the tags whose time is over, and those created before a time; return their names.
+
+    1. Delete the tags. A crash after this step leaves files that ``remove_orphans()`` removes.
+    2. Delete the files of expired snapshots that only they kept.
+    """
+    files, now_ms = table.files, int(time.time() * 1000)
+    found = [tag for tag in files.tags.all() if tag.expires_ms is not None and tag.expires_ms <= now_ms]
+    if found:
+        # As of consumers, the store knows when a tag was written, and what time it is.
+        now_ms, written = files.storage.now_ms(dry_run=dry_run), files.tags.written_ms()
+        found = [
+            tag for tag in found if max(tag.created_ms, written.get(tag.name, 0)) + (tag.retained_ms or 0) <= now_ms
+        ]
+    if created_before_ms is not None:
+        found += [tag for tag in files.tags.all() if tag.created_ms < created_before_ms and tag not in found]
+    if found and not dry_run:
+        # Step 1.
+        with table.own_folder() as folder:
+            for tag in found:
+                files.tags.delete(tag.name, folder)
+        # Step 2.
+        for tag in found:
+            if tag.snapshot.id < files.oldest():
+                remove_garbage(files, unneeded_of(files, tag), lambda _: None)
+    return tuple(tag.name for tag in found)
 
 
 def expire_if_due(table: TableContext) -> ExpireReport | None:

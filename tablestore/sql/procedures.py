@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -61,17 +61,17 @@ def _compact(table: TableStore, **_: object) -> Rows:
     return []
 
 
-def _create_tag(table: TableStore, tag: str, snapshot_id: int | None = None) -> Rows:
-    table.tags.create(tag, snapshot_id)
+def _create_tag(table: TableStore, tag: str, snapshot_id: int | None = None, time_retained: str | None = None) -> Rows:
+    table.tags.create(tag, snapshot_id, retained=time_retained)
     return []
 
 
-def _create_tag_from_timestamp(table: TableStore, tag: str, timestamp: int) -> Rows:
+def _create_tag_from_timestamp(table: TableStore, tag: str, timestamp: int, time_retained: str | None = None) -> Rows:
     later = [each.id for each in table.snapshots() if each.timestamp_ms > timestamp]
     if not later:
         msg = f"CALL create_tag_from_timestamp: no snapshot is newer than {_at(timestamp)}."
         raise NotFoundError(msg)
-    made = table.tags.create(tag, min(later))
+    made = table.tags.create(tag, min(later), retained=time_retained)
     return [(made.name, str(made.snapshot.id))]
 
 
@@ -82,16 +82,15 @@ def _delete_tag(table: TableStore, tag: str) -> Rows:
 
 
 def _rename_tag(table: TableStore, tagname: str, targettagname: str) -> Rows:
-    table.tags.create(targettagname, tagname)
+    renamed = next((tag for tag in table.tags.all() if tag.name == tagname), None)
+    left = None if renamed is None or renamed.expires_ms is None else _at(renamed.expires_ms) - datetime.now(UTC)
+    table.tags.create(targettagname, tagname, retained=left if left is None else max(left, timedelta(milliseconds=1)))
     table.tags.delete(tagname)
     return []
 
 
-def _expire_tags(table: TableStore, older_than: datetime) -> Rows:
-    old = [tag.name for tag in table.tags.all() if _at(tag.created_ms) < older_than]
-    for name in old:
-        table.tags.delete(name)
-    return [(name,) for name in old] or [("No expired tags.",)]
+def _expire_tags(table: TableStore, older_than: datetime | None = None) -> Rows:
+    return [(name,) for name in table.tags.expire(older_than)] or [("No expired tags.",)]
 
 
 def _rollback(table: TableStore, tag: str | None = None, snapshot_id: int | None = None) -> Rows:

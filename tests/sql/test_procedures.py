@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -70,6 +71,66 @@ def test_tags_rollback_and_expiry(spark: SparkSession, tmp_path: Path) -> None:
         ("0",)
     ]
     assert len(table.snapshots()) < before
+
+
+def test_a_tag_with_a_time_expires(spark: SparkSession, tmp_path: Path) -> None:
+    """By ``expire_tags``, and by expiry of snapshots; the files that only it kept go with it."""
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("CREATE TABLE t (id INT)")
+    for number in range(4):
+        catalog.sql(f"INSERT INTO t VALUES ({number})")
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+
+    def call(text: str) -> list[tuple[str, ...]]:
+        return list(catalog.sql(f"CALL sys.{text}").rows)
+
+    call("create_tag('t', 'stays', 1)")
+    call("create_tag(`table` => 't', tag => 'hour', snapshot_id => 2, time_retained => '90 min')")
+    call("create_tag('t', 'moment', 3, '1 ms')")
+    call("create_tag_from_timestamp('t', 'first', 0, '36500 d')")
+    call("rename_tag('t', 'hour', 'renamed')")
+    shown = catalog.sql("SELECT tag_name, time_retained FROM t$tags WHERE tag_name <> 'renamed'").frame
+    assert shown is not None
+    assert {tuple(row) for row in shown.collect()} == {
+        ("stays", None), ("moment", "PT0.001S"), ("first", "PT876000H")
+    }  # fmt: skip
+    (renamed,) = (tag for tag in table.tags.all() if tag.name == "renamed")
+    assert renamed.retained_ms is not None
+    assert 80 * 60_000 < renamed.retained_ms <= 90 * 60_000
+    time.sleep(0.1)
+    assert table.maintenance.expire(dry_run=True).tags == ("moment",)
+    assert call("expire_tags('t')") == [("moment",)]
+    assert call("expire_tags('t')") == [("No expired tags.",)]
+
+    table.tags.create("short", 1, retained=timedelta(milliseconds=1))
+    table.tags.delete("stays")
+    table.tags.delete("first")
+    catalog.sql("INSERT OVERWRITE t VALUES (9)")
+    time.sleep(0.1)
+    report = table.maintenance.expire(older_than="0 s", keep_last=1)
+    assert report.tags == ("short",)
+    assert "Expired tags: short." in str(report)
+    assert [tag.name for tag in table.tags.all()] == ["renamed"]
+    assert sorted(row["id"] for row in table.read(tag="renamed").collect()) == [0, 1]
+    for wrong in ("soon", "0 s"):
+        with pytest.raises(InvalidInputError, match="'retained': expected a duration"):
+            call(f"create_tag('t', 'x', 1, '{wrong}')")
+
+
+def test_a_tag_that_expires_gives_the_files_of_an_expired_snapshot_back(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "w", settings={"execution.runtime-mode": "batch"})
+    catalog.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)")
+    table = catalog.table("t")
+    assert isinstance(table, TableStore)
+    made = table.tags.create("short", retained="1 s")
+    catalog.sql("INSERT OVERWRITE t VALUES (9)")
+    table.maintenance.expire(older_than="0 s", keep_last=1)
+    (old,) = (tmp_path / "w" / "t" / file.path for file in made.layout.base)
+    assert old.exists(), "the tag keeps it"
+    time.sleep(1.1)
+    assert table.tags.expire() == ["short"]
+    assert not old.exists()
 
 
 def test_older_than_is_by_the_clock_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
@@ -157,8 +218,8 @@ def test_partitions_expire_by_arguments_instead_of_options(spark: SparkSession, 
         ("sys.nothing('t')", r"'nothing' is not supported: there are compact, create_tag"),
         ("sys.create_tag('t')", r"procedure 'create_tag' needs argument 'tag'"),
         ("sys.create_tag('t', '')", r"procedure 'create_tag' needs argument 'tag'"),
-        ("sys.create_tag('t', 'x', 'y', 'z')", r"takes no further argument|'time_retained' is not supported"),
-        ("sys.create_tag('t', tag => 'x', time_retained => '1 d')", r"column 38: argument 'time_retained' is not"),
+        ("sys.create_tag('t', 'x', 'y', 'z')", r"takes no further argument"),
+        ("sys.create_tag('t', tag => 'x', time_retained => 1)", r"column 38: argument 'time_retained': expected"),
         ("sys.create_tag('t', tags => 'x')", r"has no argument 'tags': Did you mean 'tag'\?"),
         ("sys.create_tag('t', tag => 'x', tag => 'y')", r"argument 'tag' is given twice"),
         ("sys.create_tag('t', tag => 1)", r"argument 'tag': expected a text in single quotes"),

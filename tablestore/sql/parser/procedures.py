@@ -42,7 +42,7 @@ _TAG: Final = Parameter("tag", required=True)
 _SNAPSHOT: Final = Parameter("snapshot_id", int)
 _TIMESTAMP: Final = Parameter("timestamp", int, required=True)
 _BACK: Final = (TABLE, Parameter("tag"), _SNAPSHOT)
-_KEPT: Final = Parameter("time_retained", refused="a tag stays until delete_tag, or expire_tags with older_than")
+_KEPT: Final = Parameter("time_retained")
 _OPTIONS: Final = Parameter("options", refused="set options by ALTER TABLE ... SET")
 _WHOLE: Final = "the whole table is compacted"
 _NO_BRANCH: Final = "a table has no branches: CREATE TABLE ... AS SELECT * FROM t copies one"
@@ -65,7 +65,7 @@ PROCEDURES: Final[Mapping[str, tuple[Parameter, ...]]] = {
     "create_tag_from_timestamp": (TABLE, _TAG, _TIMESTAMP, _KEPT),
     "delete_tag": (TABLE, _TAG),
     "rename_tag": (TABLE, Parameter("tagname", required=True), Parameter("targettagname", required=True)),
-    "expire_tags": (TABLE, Parameter("older_than", required=True)),
+    "expire_tags": (TABLE, Parameter("older_than")),
     "rollback_to": _BACK,
     "rollback_to_as_latest": _BACK,
     "rollback_to_timestamp": (TABLE, _TIMESTAMP),

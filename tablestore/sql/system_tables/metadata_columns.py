@@ -9,6 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -66,6 +67,18 @@ def _level(table: TableContext, row: Row) -> int:
     return _TOP_LEVEL if row["kind"] == "base" and table.spec.has_key else 0
 
 
+def _retained(_: TableContext, row: Row) -> str | None:
+    """Return for how long a tag is kept, as Java writes a duration, such as ``PT1H30M``."""
+    if row["expires_at"] is None:
+        return None
+    left = (row["expires_at"] - row["created_at"]) // timedelta(milliseconds=1)
+    text = "PT"
+    for unit, milliseconds in (("H", 3_600_000), ("M", 60_000)):
+        count, left = divmod(left, milliseconds)
+        text += f"{count}{unit}" if count else ""
+    return f"{text}{left / 1000:g}S" if left else text
+
+
 _TOP_LEVEL: Final = 5
 """Paimon's level of the files of a full compaction; changes, and all rows without a key, are at level 0."""
 _KINDS: Final = {
@@ -114,6 +127,7 @@ _PAIMON: Final[Mapping[str, tuple[_Column, ...]]] = {
         _Column("commit_time", "committed_at"),
         _Column("record_count", "rows"),
         _Column("create_time", "created_at"),
+        _Column("time_retained", "", pa.string(), _retained),
     ),
     "consumers": (
         _Column("consumer_id", "consumer"),

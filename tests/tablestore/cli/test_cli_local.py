@@ -96,7 +96,9 @@ def test_a_table_is_described_read_followed_compacted_and_dropped(
     assert len(told("tail", path, "--from", table.files.snapshot(2).time.isoformat(), "--no-follow")) == 3
     assert "update_postimage" in run("tail", path, "--from", "2", "--no-follow").stdout
 
-    assert told("tag", path, "second", "--snapshot", "1") == [{"tag": "second", "snapshot": 1}]
+    named = told("tag", path, "second", "--snapshot", "1", "--retained", "1 d")
+    assert named == [{"tag": "second", "snapshot": 1}]
+    assert table.files.tags.get("second").retained_ms == 86_400_000
     assert told("tail", path, "--from", "second", "--no-follow") == second
     publisher.discard()
 
