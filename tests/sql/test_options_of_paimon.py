@@ -48,6 +48,22 @@ def test_options_that_change_no_rows_are_kept_in_the_definition_alone(catalog: C
         assert not {"continuous.discovery-interval", "commit.force-compact"} & stored.keys()
 
 
+def test_write_only_leaves_maintenance_to_others(catalog: Catalog, tmp_path: Path) -> None:
+    def automatic() -> list[bool]:
+        options = TableContext.open(str(tmp_path / "t")).options
+        return [options.compaction.auto, options.snapshot.auto, options.partition.auto]
+
+    catalog.sql("CREATE TABLE t (a INT PRIMARY KEY NOT ENFORCED) WITH ('write-only' = 'true')")
+    assert automatic() == [False, False, False]
+    shown = catalog.sql("SHOW CREATE TABLE t").rows[0][0]
+    assert "'compaction.auto' = 'false'" in shown
+    assert "write-only" not in shown
+    catalog.sql("ALTER TABLE t SET ('write-only' = 'false', 'compaction.auto' = 'false')")
+    assert automatic() == [False, True, True]
+    with pytest.raises(InvalidInputError, match=r"option 'write-only'.*expected"):
+        catalog.sql("CREATE TABLE u (a INT) WITH ('write-only' = 'maybe')")
+
+
 def test_a_table_of_a_connector_does_not_take_them(catalog: Catalog) -> None:
     with pytest.raises(InvalidInputError, match=r"commit\.force-compact"):
         catalog.sql(f"CREATE TABLE k (a INT) WITH ({KAFKA}, 'commit.force-compact' = 'true')")

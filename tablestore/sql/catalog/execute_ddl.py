@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from log_system.kafka.client.secrets import reveal
+from log_system.kafka.client.secrets import ClientValue, reveal
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
 from tablestore.ddl.table_definition import TableDefinition
 from tablestore.options.declaration import OptionSpec
-from tablestore.options.value_types import COLUMNS
+from tablestore.options.value_types import BOOLEAN, COLUMNS
 from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
 from tablestore.sql.catalog.binding import (
     LOG_SERVERS,
@@ -33,9 +33,19 @@ from tablestore.sql.catalog.hints import read_options, refuse_stored_secrets
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.catalog.table_references import METADATA_TABLES, check_there, tables_in
-from tablestore.sql.parser.statements import AlterRename, CreateTable, CreateView, Drop, PhysicalColumn
+from tablestore.sql.parser.statements import (
+    AlterRename,
+    AlterSet,
+    CreateTable,
+    CreateView,
+    Drop,
+    Options,
+    PhysicalColumn,
+)
 from tablestore.write.writer import Writer
 
+_WRITE_ONLY: Final = ("write-only", "compaction.auto", "snapshot.expire-auto", "partition.expire-auto")
+"""Paimon's option for tables that others maintain, and the options that say so here."""
 _RESERVED: Final = (FOLDER, CHECKPOINTS_FOLDER)
 Definer = CreateTable | CreateView | Drop | AlterRename | Altered
 
@@ -141,6 +151,8 @@ def alter(scope: Scope, statement: Altered) -> bool:
         msg = f"'{statement.name}' is a view: use DROP VIEW and CREATE VIEW to change it."
         raise InvalidInputError(msg)
     if there.path is not None:
+        if isinstance(statement, AlterSet):
+            statement = replace(statement, options=_of_write_only(statement.options))
         after = altered(there.made, statement)
         check_table(after, scope.allowed)
         read_options(after)
@@ -235,8 +247,18 @@ def _with_key_options(made: CreateTable) -> CreateTable:
         if given is not None and declared:
             msg = f"table '{made.name}': option '{option}' and {clause} say the same. Leave one of them out."
             raise InvalidInputError(msg)
-    kept = tuple((key, value) for key, value in made.options if key not in found)
+    kept = tuple((key, value) for key, value in _of_write_only(made.options) if key not in found)
     return replace(made, primary_key=found["primary-key"], partitioned_by=found["partition"], options=kept)
+
+
+def _of_write_only(options: Options) -> Options:
+    """Return options with those that do what Paimon's ``write-only`` says in its place: writes do no maintenance."""
+    found: dict[str, ClientValue] = {}
+    for key, value in options:
+        is_own = key != _WRITE_ONLY[0]
+        text = value if is_own else str(not OptionSpec(key, BOOLEAN).parse(str(value))).lower()
+        found |= dict.fromkeys((key,) if is_own else _WRITE_ONLY[1:], text)
+    return tuple(found.items())
 
 
 def _with_key_not_null(made: CreateTable) -> CreateTable:
