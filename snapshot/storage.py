@@ -262,6 +262,15 @@ class Storage:
             else:
                 yield StoredFile(name, int(info["size"] or 0), self._modified_ms(info))
 
+    def modified_ms(self, name: str) -> int:
+        """Return when a file was last written, in milliseconds since the epoch.
+
+        Raises:
+            UnavailableError: the file system does not answer.
+        """
+        with _answering(self.path(name), "looked up"):
+            return self._modified_ms(self.filesystem.info(self.path(name)))
+
     def _listed(self, folder: str, *, detail: bool) -> list[Any]:
         target = self.path(folder) if folder else self.path()
         with _answering(target, "listed"):
@@ -280,9 +289,14 @@ class Storage:
         return int((modified.timestamp() if isinstance(modified, datetime) else float(modified)) * 1000)
 
     def now_ms(self, *, dry_run: bool = False) -> int:
-        """Return the time of this machine's clock, or of the file system's if that is earlier.
+        """Return the earlier time of ``clocks_ms``.
 
         What is removed by its age goes by this time: a machine whose clock is ahead would remove what is still needed.
+        """
+        return min(self.clocks_ms(dry_run=dry_run))
+
+    def clocks_ms(self, *, dry_run: bool = False) -> tuple[int, int]:
+        """Return the times of the file system's clock and of this machine's.
 
         Args:
             dry_run: nothing is removed, so where this folder cannot be written, this machine's clock is good enough.
@@ -300,14 +314,14 @@ class Storage:
                 self.put(probe, b"", folder)
             except UnavailableError as error:
                 if dry_run and is_refused(error.__cause__):
-                    return int(time.time() * 1000)
+                    return int(time.time() * 1000), int(time.time() * 1000)
                 raise
             with _answering(self.path(probe), "looked up"):
                 try:
-                    made_ms = self._modified_ms(self.filesystem.info(self.path(probe)))
+                    made_ms = self.modified_ms(probe)
                 finally:
                     self.filesystem.rm_file(self.path(probe))
-        return min(made_ms, int(time.time() * 1000))
+        return made_ms, int(time.time() * 1000)
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:

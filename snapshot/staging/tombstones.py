@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +24,7 @@ from snapshot.schema.system_columns import BUCKET, SEQ
 from snapshot.staging.parquet_writer import TOMBSTONES, ParquetFiles, removed_on_error
 from snapshot.storage import Storage
 
+_GATHERED = "gathered"
 _MEMORY = "256MB"
 
 
@@ -62,7 +64,9 @@ class GatherTask:
         rule: its merge rule.
         bucket: the bucket.
         files: its tombstone files.
-        staged_after_ms: tombstones staged before this time are dropped; in milliseconds since the epoch.
+        written_ms: no file that a write added is younger than this; in milliseconds since the epoch, by the clock of
+            the file system: that of the writer may have been behind.
+        staged_after_ms: tombstones staged before this time are dropped.
         target_bytes: size at which a file is finished.
     """
 
@@ -71,36 +75,49 @@ class GatherTask:
     rule: MergeRule
     bucket: int
     files: tuple[DataFile, ...]
+    written_ms: int
     staged_after_ms: int
     target_bytes: int
+
+
+def is_gathered(file: DataFile) -> bool:
+    """Return whether a tombstone file was made from others, so that its tombstones are older than the file."""
+    return f"-{_GATHERED}-" in file.path.rpartition("/")[2]
 
 
 def gather(task: GatherTask) -> list[DataFile]:
     """Write the newest tombstone of each key to new files, except expired ones; runs in a Spark task."""
     spec, rule = task.spec, task.rule
+    gathered = [file for file in task.files if is_gathered(file)]
+    staged = [file for file in task.files if not is_gathered(file)]
+    parts = [(ms, files) for ms, files in ((0, gathered), (task.written_ms, staged)) if files]
     columns = [*_columns(spec, rule), (SEQ, SEQ, "BIGINT")]
     names, keys = [inner for _, inner, _ in columns], ", ".join(keys_of(spec))
     newest_first = "ASC" if rule.sequences[0].descending else "DESC"
     order = ", ".join(f"{inner} {newest_first} NULLS LAST" for inner in names_in(spec, rule.buries))
+    dated = f"SELECT * REPLACE (greatest({SEQ}, ?::BIGINT) AS {SEQ}) FROM {read_parquet(columns)}"
     sql = (
-        f"SELECT {', '.join(names)} FROM {read_parquet(columns)} WHERE {SEQ} >= ? "
+        f"SELECT {', '.join(names)} FROM ({' UNION ALL '.join([dated] * len(parts))}) WHERE {SEQ} >= ? "
         f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}, {SEQ} DESC) = 1"
     )
     schema = tombstone_schema(spec, rule)
     writer = ParquetFiles(
         task.storage,
         schema,
-        prefix=f"{task.bucket:05d}-gathered",
+        prefix=f"{task.bucket:05d}-{_GATHERED}",
         folder=TOMBSTONES,
         partition={BUCKET: str(task.bucket)},
         target_bytes=task.target_bytes,
         differences=True,
     )
     remote = remote_files(task.storage.filesystem)
-    sizes = {task.storage.path(file.path): file.size for file in task.files}
+    arguments: list[Any] = []
+    for ms, files in parts:
+        sizes = {task.storage.path(file.path): file.size for file in files}
+        arguments += [ms, file_arguments(sizes, remote)]
     with removed_on_error({0: writer}, task.storage), errors_mapped("gather tombstones"):
         with spilling(memory_limit=_MEMORY, remote=remote) as session:
-            for rows in read(session, sql, [file_arguments(sizes, remote), task.staged_after_ms], schema):
+            for rows in read(session, sql, [*arguments, task.staged_after_ms], schema):
                 writer.write(rows)
         return writer.close()
 

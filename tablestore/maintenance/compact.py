@@ -17,8 +17,8 @@ from snapshot.merge.merge_reader import BaseFile, ChangeFile
 from snapshot.records import Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT
-from snapshot.staging.parquet_writer import PartitionedFiles, removed_on_error
-from snapshot.staging.tombstones import GatherTask, gather
+from snapshot.staging.parquet_writer import TOMBSTONES, PartitionedFiles, removed_on_error
+from snapshot.staging.tombstones import GatherTask, gather, is_gathered
 from snapshot.storage import Storage
 from snapshot.store.lookup import base_file, by_bucket, files_by_bucket
 from snapshot.store.replace_files import replace_files
@@ -240,19 +240,23 @@ def _gather_tombstones(
     """Combine the tombstone files of each bucket; return the new files and the files they replace."""
     if not table.rule.buries:
         return [], []
-    kept_ms = table.options.merge.delete_retention_ms
+    several = [(bucket, files) for bucket, files in sorted(by_bucket(layout.tombstones).items()) if len(files) > 1]
+    kept_ms, storage = table.options.merge.delete_retention_ms, table.files.log.storage
+    forgets = bool(several) and kept_ms != FOREVER
+    written = {file.name: file.modified_ms for file in storage.files(TOMBSTONES)} if forgets else {}
+    staged_after_ms = storage.now_ms() - kept_ms if forgets else 0
     tasks = [
         GatherTask(
-            storage=table.files.log.storage,
+            storage=storage,
             spec=table.spec,
             rule=table.rule,
             bucket=bucket,
             files=tuple(files),
-            staged_after_ms=0 if kept_ms == FOREVER else table.files.storage.now_ms() - kept_ms,
+            written_ms=max((written.get(file.path, 0) for file in files if not is_gathered(file)), default=0),
+            staged_after_ms=staged_after_ms,
             target_bytes=table.options.write.target_file_size_bytes,
         )
-        for bucket, files in sorted(by_bucket(layout.tombstones).items())
-        if len(files) > 1
+        for bucket, files in several
     ]
     gathered = files_in(run_tasks(tasks, _gather)) if tasks else []
     scattered = [file for task in tasks for file in task.files]

@@ -85,10 +85,12 @@ class Rule:
     Attributes:
         replaced_before_ms: the snapshot was replaced by a newer one before this time, in milliseconds since the epoch.
         keep_last: at least this many newer snapshots exist, not counting those committed by expiries.
+        now_ms: commits dated later than this were dated by a clock that was ahead.
     """
 
     replaced_before_ms: int
     keep_last: int
+    now_ms: int
 
 
 Age = timedelta | datetime | str
@@ -108,18 +110,19 @@ def rules_of(
     Raises:
         InvalidInputError: ``older_than`` or ``keep_last`` is invalid.
     """
-    now_ms = table.files.storage.now_ms(dry_run=dry_run) if now_ms is None else now_ms
+    clocks_ms = table.files.storage.clocks_ms(dry_run=dry_run) if now_ms is None else (now_ms,)
+    now_ms, latest_ms = min(clocks_ms), max(clocks_ms)
     if keep_last is not None and keep_last < 1:
         msg = f"expire: keep_last={keep_last}: expected a number of 1 or more; the newest snapshot never expires."
         raise InvalidInputError(msg)
     if older_than is None and keep_last is None:
         options = table.options.snapshot
-        rules = [Rule(now_ms - options.retention_ms, options.retain_min)]
+        rules = [Rule(now_ms - options.retention_ms, options.retain_min, latest_ms)]
         if options.retain_max is not None:
-            rules.append(Rule(now_ms - min(GRACE_MS, options.retention_ms), options.retain_max))
+            rules.append(Rule(now_ms - min(GRACE_MS, options.retention_ms), options.retain_max, latest_ms))
         return tuple(rules)
     before = now_ms - GRACE_MS if older_than is None else before_ms(older_than, now_ms, "expire: older_than")
-    return (Rule(before, keep_last or 1),)
+    return (Rule(before, keep_last or 1, latest_ms),)
 
 
 def before_ms(age: Age, now_ms: int, what: str) -> int:
@@ -317,16 +320,15 @@ def _times(files: TableFiles) -> Callable[[int], int]:
 
 def _may_go(times: Callable[[int], int], rule: Rule, snapshot: int, last: int) -> bool:
     """Return whether a rule allows a snapshot to expire; its age counts from when the next snapshot replaced it."""
-    return snapshot <= last and _replaced_ms(times, snapshot, last + 1) <= rule.replaced_before_ms
+    return snapshot <= last and _replaced_ms(times, snapshot, last + 1, rule.now_ms) <= rule.replaced_before_ms
 
 
-def _replaced_ms(times: Callable[[int], int], snapshot: int, last: int) -> int:
+def _replaced_ms(times: Callable[[int], int], snapshot: int, last: int, now_ms: int) -> int:
     """Return when a snapshot was replaced, even where a writer's clock was wrong.
 
     A commit was made no later than those that follow it, of which ``last`` is the last one looked at, and no earlier
-    than the one before it. A time in the future says nothing.
+    than the one before it. A time in the future says nothing; for a clock that is behind, that would be most.
     """
-    now_ms = int(time.time() * 1000)
     replaced_ms = next((ms for each in range(snapshot + 1, last + 1) if (ms := times(each)) <= now_ms), now_ms)
     made_ms = times(snapshot)
     return max(replaced_ms, made_ms) if made_ms <= now_ms else replaced_ms

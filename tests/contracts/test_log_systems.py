@@ -169,7 +169,7 @@ class LogSystemContract:
     def test_expired_changes_are_an_error_and_later_ones_are_not(self, table: TableContext, writer: Writer) -> None:
         for batch in range(1, 5):
             write(writer, upserts(batch))
-        expire(self.open(table), [Rule(replaced_before_ms=1 << 60, keep_last=2)])
+        expire(self.open(table), [Rule(replaced_before_ms=1 << 60, keep_last=2, now_ms=1 << 60)])
         oldest = self.open(table).files.oldest()
         assert oldest > 1
         with pytest.raises(DataLostError):

@@ -141,12 +141,19 @@ def test_verify_finds_strangers_in_a_compacted_topic(
 
 
 def test_a_record_that_the_broker_rejects_for_its_time_names_the_clock(rig: TableHarness) -> None:
-    rig.set_topic({"message.timestamp.before.max.ms": "0"})
+    rig.set_topic({"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"})
     with pytest.raises(PublishPendingError, match=r"clock of this machine.*message\.timestamp\.before\.max\.ms"):
         rig.write(1)
     rig.close()
     rig.set_topic({"message.timestamp.before.max.ms": "3600000"})
     assert rig.recover() == [1]
+    rig.audit()
+
+
+def test_the_broker_dates_the_records_of_machines_whose_clocks_are_wrong(rig: TableHarness) -> None:
+    """By the writer's clock, it would reject records or remove them early."""
+    rig.set_topic({"message.timestamp.before.max.ms": "0", "message.timestamp.after.max.ms": "0"})
+    assert [snapshot.id for snapshot in rig.write(1)] == [1]
     rig.audit()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql import Catalog
+from tablestore.sql.catalog.partition_choice import KeptPartitions, PartitionChoice
 from tablestore.table.store import TableStore
+from tests.harness.clocks import clock
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_run import BATCH, STREAMING, finish, rows
 
@@ -338,6 +341,15 @@ def test_hints_of_lookups_of_paimons_change_nothing(catalog: Catalog) -> None:
     for query in catalog.sql(f"INSERT INTO r {joined}").queries:
         assert query.awaitTermination(int(PATIENCE_SECONDS))
     assert rows(catalog, "SELECT * FROM r") == [(1, 10), (2, None)]
+
+
+def test_a_clock_that_goes_back_lets_no_lookup_keep_a_partition_for_longer(spark: SparkSession) -> None:
+    choice, kept = replace(PartitionChoice.of("max_pt()", ["day"]), refresh_ms=60_000), KeptPartitions()
+    before, after = (spark.createDataFrame([(day,) for day in range(1, days)], "day int") for days in (2, 3))
+    with clock(7_200):
+        assert kept.rows_of("d", choice, before).collect() == [(1,)]
+        assert kept.rows_of("d", choice, after).collect() == [(1,)]
+    assert kept.rows_of("d", choice, after).collect() == [(2,)]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,9 @@ class _Wanted:
         keeps_by_age = self.retention_ms is not None and self.retention_ms >= 0
         policy = ("compact,delete" if keeps_by_age else "compact") if self.compacted else "delete"
         retention = {} if self.retention_ms is None else {"retention.ms": str(self.retention_ms)}
-        return {"cleanup.policy": policy, **retention}
+        # The broker's clock dates records: by those of writers, which may be wrong, retention would remove records too
+        # early, and the broker would reject records that seem to be more than an hour ahead.
+        return {"cleanup.policy": policy, "message.timestamp.type": "LogAppendTime", **retention}
 
 
 def ensure_topic(

@@ -98,8 +98,8 @@ class KeptPartitions:
         if choice.values:
             return choice.rows_of(frame)
         kept, until = self._found.get(name, ([], 0.0))
-        # The clock of the day, since a query may be planned in another process than it runs in.
-        if kept and time.time() < until:
+        # The clock of the day, since a query may be planned in another process than it runs in. It may have gone back.
+        if kept and 0 < until - time.time() <= choice.refresh_ms / 1000:
             return choice.rows_of(frame, kept)
         found = choice.newest(frame)
         self._found[name] = found, time.time() + choice.refresh_ms / 1000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,11 @@ from snapshot.delta.log import DeltaLog
 from snapshot.storage import PROBE, Storage
 from tablestore import LocalTable, create_local, open_local
 from tablestore.streaming.consumers import Consumers
+from tests.harness.clocks import clock
 from tests.harness.faults import preceded
 
 HOUR = 3_600
 YEAR = 365 * 24 * HOUR
-
-
-@contextmanager
-def clock(ahead: float) -> Iterator[None]:
-    """Let this process be on a machine whose clock is ahead by some seconds."""
-    real = time.time
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", lambda: real() + ahead)
-        patch.setattr(time, "time_ns", lambda: int((real() + ahead) * 1e9))
-        yield
 
 
 def make(path: Path, ddl: str = "id bigint, v string", *, key: bool = True, **given: Any) -> LocalTable:
@@ -71,6 +60,19 @@ def test_a_clock_that_is_ahead_expires_no_snapshot_and_no_consumer_early(tmp_pat
         assert len(table.snapshots()) == 32
 
 
+def test_a_clock_that_is_behind_expires_no_snapshot_of_others_early(tmp_path: Path) -> None:
+    """Their commits are in its future, and one of a clock that is further behind is not."""
+    options = {"snapshot.retain-min": 1, "snapshot.retention": "1 h"}
+    with create_local(tmp_path / "t", "id bigint", options=options) as table:
+        for n in range(30):
+            with clock(-YEAR if n == 25 else 0):
+                table.write([{"id": n}])
+        with clock(-5 * HOUR):
+            table.write([{"id": 30}])
+            assert table.maintenance.expire().oldest == 0
+        assert len(table.snapshots()) == 32
+
+
 def test_a_consumer_whose_clock_is_behind_is_not_stale(tmp_path: Path) -> None:
     options = {"snapshot.retain-min": 1, "consumer.expiration-time": "1 h"}
     with create_local(tmp_path / "t", "id bigint", options=options) as table:
@@ -104,6 +106,24 @@ def test_a_clock_that_is_ahead_forgets_no_delete(tmp_path: Path) -> None:
         with clock(YEAR):
             table.compact()
         table.write([{"id": 5, "n": 6}, {"id": 6, "n": 6}])
+        assert table.to_arrow().to_pylist() == []
+
+
+@pytest.mark.parametrize("behind", [2 * 24 * HOUR, YEAR])
+def test_a_delete_of_a_machine_whose_clock_is_behind_is_remembered(tmp_path: Path, behind: float) -> None:
+    options = {"sequence.field": "n", "sequence.delete-retention": "1 d", "compaction.auto": False, "bucket": 1}
+    with create_local(tmp_path / "t", "id bigint, n bigint", primary_key=["id"], options=options) as table:
+        with clock(-behind):
+            for n in (5, 6):
+                table.write([{"id": n, "n": 5}])
+                table.delete([{"id": n, "n": 7}])
+        # The tombstones are gathered twice.
+        for n in (7, 8):
+            table.compact()
+            table.write([{"id": n, "n": 5}])
+            table.delete([{"id": n, "n": 7}])
+        table.compact()
+        table.write([{"id": n, "n": 6} for n in (5, 6, 7, 8)])
         assert table.to_arrow().to_pylist() == []
 
 
