@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -99,8 +99,14 @@ class Commit:
     deletion_vectors: bool = False
 
 
-def parse_commit(version: int, text: bytes) -> Commit:
+def parse_commit(version: int, text: bytes, written_ms: Callable[[], int] = lambda: 0) -> Commit:
     """Parse an entry.
+
+    Args:
+        version: its version.
+        text: its content.
+        written_ms: returns when the entry was written: the time of a commit without ``commitInfo``, which other Delta
+            writers may leave out.
 
     Raises:
         ValueError: the text is not an entry.
@@ -138,7 +144,7 @@ def parse_commit(version: int, text: bytes) -> Commit:
             transactions.update([pair] if (pair := recorded(action["txn"])) is not None else [])
     return Commit(
         version,
-        timestamp_ms,
+        timestamp_ms or written_ms(),
         info,
         tuple(added),
         tuple(removed),

@@ -12,6 +12,7 @@ import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -494,6 +495,6 @@ class DeltaLog:
 
     def _parsed(self, version: int, text: bytes) -> Commit:
         try:
-            return parse_commit(version, text)
+            return parse_commit(version, text, partial(self.storage.modified_ms, entry_of(version)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(self.storage.root, error) from error

@@ -64,15 +64,18 @@ class TableFiles:
 
         Raises:
             NotFoundError: there is no table.
-            CorruptedError: the table's definition cannot be parsed.
+            CorruptedError: the table's definition is missing or cannot be parsed.
         """
         _ = storage.filesystem  # names a package that is missing
         logs = (DeltaLog(storage.child(CHANGES)), DeltaLog(storage))
-        for log, text in zip(logs, side_by_side(storage, *(partial(_definition, each) for each in logs)), strict=True):
-            if text is not None:
+        found = list(zip(logs, side_by_side(storage, *(partial(_definition, each) for each in logs)), strict=True))
+        for log, text in found:
+            if text:
                 table = cls(storage, TableSpec.from_json(text, storage.root))
                 table.log, table.base_table = log, logs[1]
                 return table
+        for log in (log for log, text in found if text is not None and _was_commit_table(log)):
+            raise _replaced(log)
         msg = f"{storage.root}: there is no table of the store. Create one with create_local or TableStore.create."
         raise NotFoundError(msg)
 
@@ -129,8 +132,7 @@ class TableFiles:
             version, properties = self.log.seen(snapshot_id)
             text = properties.get(SPEC_PROPERTY)
             if text is None:
-                what = f"its definition, property {SPEC_PROPERTY!r}, is missing"
-                raise self._replaced(what)
+                raise _replaced(self.log)
             if text != spec.to_json():
                 spec = TableSpec.from_json(text, self.storage.root)
                 if spec.table_id != self.spec.table_id:
@@ -140,18 +142,9 @@ class TableFiles:
                     )
                     raise TableReplacedError(msg)
             if lacking := self.log.lacks(log_schema(spec)):
-                what = f"columns {lacking} are missing or have another type"
-                raise self._replaced(what)
+                raise _replaced(self.log, f"columns {lacking} are missing or have another type")
             self._known = (version, spec)
         return spec
-
-    def _replaced(self, what: str) -> CorruptedError:
-        root = self.log.storage.root
-        return CorruptedError(
-            f"{root}: another Delta writer has replaced the table: {what}. Nothing was read or changed. Undo that "
-            f"in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF <the version before>; DESCRIBE HISTORY lists "
-            "the versions."
-        )
 
     def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
         """Commit a snapshot that changes the table's definition and no rows.
@@ -484,8 +477,24 @@ class TableFiles:
 
 
 def _definition(log: DeltaLog) -> str | None:
-    """Return the definition of a table in a Delta log; None if there is none, or no Delta table."""
+    """Return the definition of a table in a Delta log; empty if there is none, None if there is no Delta table."""
     # Whether the Delta table exists would be three more requests to an object store.
     with suppress(NotFoundError):
-        return log.seen(0)[1].get(SPEC_PROPERTY)
+        return log.seen(0)[1].get(SPEC_PROPERTY, "")
     return None
+
+
+def _was_commit_table(log: DeltaLog) -> bool:
+    """Return whether the versions of a Delta table were a table's snapshots: its first entry or an expiry says so."""
+    with suppress(DataLostError):
+        info = log.commit_at(0).info
+        return TABLE in info and MERGED_THROUGH not in info
+    return log.transaction_version(OLDEST) is not None
+
+
+def _replaced(log: DeltaLog, what: str = f"its definition, property {SPEC_PROPERTY!r}, is missing") -> CorruptedError:
+    root = log.storage.root
+    return CorruptedError(
+        f"{root}: another Delta writer has replaced the table: {what}. Nothing was read or changed. Undo that in Spark "
+        f"by RESTORE TABLE delta.`{root}` TO VERSION AS OF <the version before>; DESCRIBE HISTORY lists the versions."
+    )
