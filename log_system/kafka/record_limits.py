@@ -170,8 +170,8 @@ class RecordCheck:
             first = int(np.argmax(sizes > limit.record_bytes))
             msg = (
                 f"{self._named(rows.slice(first, 1))}: its log record would have {sizes[first]:,} bytes before "
-                f"compression; expected at most {limit.record_bytes:,}. The limit is {limit.setting}, or make the row "
-                "smaller."
+                f"compression; expected at most {max(limit.record_bytes, 0):,}. The limit is {limit.setting}, or make "
+                "the row smaller."
             )
             raise InvalidInputError(msg)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -109,8 +111,11 @@ def acls() -> Iterator[Acls]:
         yield Acls(broker, address)
 
 
-def create(acls: Acls, path: Path) -> None:
-    options = {"kafka.bootstrap.servers": acls.address, "kafka.topic": TOPIC, "bucket": 2, "log.request-timeout": "5 s"}
+def create(acls: Acls, path: Path, consistency: str = "transactional") -> None:
+    options = {
+        "kafka.bootstrap.servers": acls.address, "kafka.topic": TOPIC, "bucket": 2, "log.request-timeout": "5 s",
+        "log.consistency": consistency,
+    }  # fmt: skip
     create_local(
         path, "id int, v string", primary_key="id", log_system="kafka", options=options,
         client_options=acls.client("owner"),
@@ -156,6 +161,44 @@ def test_the_rights_of_the_guide_are_enough_and_all_are_needed(acls: Acls, tmp_p
         table.compact()
         table.recover()
         assert table.verify().ok
+    drop(acls, path)
+
+
+@pytest.mark.parametrize("consistency", ["transactional", "eventual"])
+def test_who_is_at_work_says_that_a_right_is_gone_and_goes_on_when_it_is_back(
+    acls: Acls, tmp_path: Path, consistency: str
+) -> None:
+    path = tmp_path / "t"
+    acls.grant("owner", OWNER)
+    create(acls, path, consistency)
+    for user, needed in (("writer", WRITER), ("reader", READER)):
+        acls.grant(user, needed)
+    written, said = iter(range(100)), set()
+    with opened(acls, path, "writer") as table:
+        table.write([{"id": next(written), "v": "a"}])
+        for right in WRITER:
+            acls.grant("writer", [each for each in WRITER if each != right])
+            try:
+                table.write([{"id": next(written), "v": "a"}])
+            except TableStoreError as error:
+                assert "refused this client" in str(error)  # noqa: PT017 - a writer that owns the log may not need it
+                said.add(right)
+            acls.grant("writer", WRITER)
+            table.write([{"id": next(written), "v": "a"}])
+        assert said >= set(rights(ResourceType.TOPIC, TOPIC, AclOperation.WRITE))
+        ids = sorted(table.to_arrow()["id"].to_pylist())
+        assert set(range(0, 9, 2)) <= set(ids)
+        assert table.verify().ok
+        with opened(acls, path, "reader") as other:
+            tailed = other.tail(scan_mode="earliest", poll_seconds=0.05)
+            assert next(tailed)["id"].to_pylist()[0] == 0
+            acls.grant("reader", READER[1:])
+            table.write([{"id": 1_000, "v": "a"}])
+            with pytest.raises(TableStoreError, match="refused this client"):
+                deque(tailed, maxlen=0)
+            acls.grant("reader", READER)
+            batches = list(other.tail(scan_mode="earliest", follow=False))
+            assert set(chain.from_iterable(batch["id"].to_pylist() for batch in batches)) == {*ids, 1_000}
     drop(acls, path)
 
 

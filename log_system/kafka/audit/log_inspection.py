@@ -202,7 +202,7 @@ def inspect_log(
     before = positions(log)
     # Step 2.
     # Ignore partitions that an administrator has added; nothing is published to them.
-    ranges = bounds(log, reached(log, entries, before), whole=whole)[: log.partitions]
+    ranges = bounds(log, reached(log, entries, before), whole=whole)
     last = None if through is None else entries.get(through)
     if last is not None:
         ranges = [(low, min(end, part.end)) for (low, end), part in zip(ranges, last.partitions, strict=True)]

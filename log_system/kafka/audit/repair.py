@@ -155,7 +155,7 @@ def _inspected(table: BoundLog, publisher: KafkaPublisher, progress: Progress | 
         seen = inspect_log(table, ScanProgress(progress), whole=True)
         # A long inspection outlasts the attempts of writers and services to publish.
         publisher.take_over(check=False)
-        ends = [end for _, end in bounds(log, (), whole=True)][: log.partitions]
+        ends = [end for _, end in bounds(log, (), whole=True)]
         if positions(log) == seen.register and ends == [found.scan.end for found in seen.maps]:
             return seen
     msg = f"topic {log.topic!r}: others published each time while the log was inspected; repair again."

@@ -121,7 +121,7 @@ def _compare(table: BoundLog, after: Compared | None, meter: ScanProgress) -> Re
     findings = Findings()
     # Step 1.
     try:
-        log_end = stable_ends(log.client, log.topic)
+        log_end = stable_ends(log.client, log.topic)[: log.partitions]
         seen = _look(table, log, first=0 if after is None else after.snapshot)
     except NotFoundError as error:
         return unusable_topic(table, str(error))

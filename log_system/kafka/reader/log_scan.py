@@ -64,7 +64,7 @@ class PartitionScan:
 
 
 def bounds(log: KafkaLog, claimed: Sequence[int], *, whole: bool = False) -> list[tuple[int, int]]:
-    """Return the first offset and the committed end offset of each partition.
+    """Return the first offset and the committed end offset of each of the table's partitions.
 
     A broker acknowledges a commit shortly before the last stable offset moves. If less can be read than is claimed,
     wait for that. If it takes longer, only another producer's open transaction can be hiding records.
@@ -83,7 +83,7 @@ def bounds(log: KafkaLog, claimed: Sequence[int], *, whole: bool = False) -> lis
     while True:
         written = latest_offsets(log.client, log.topic, read_committed=False)
         ends = latest_offsets(log.client, log.topic, read_committed=True)
-        behind = [p for p in ends if ends[p] < written[p]]
+        behind = [p for p in ends if p < log.partitions and ends[p] < written[p]]
         hidden = [p for p in behind if whole or (p < len(claimed) and ends[p] < claimed[p])]
         if not hidden:
             break
@@ -91,7 +91,8 @@ def bounds(log: KafkaLog, claimed: Sequence[int], *, whole: bool = False) -> lis
             raise _hidden(log, hidden[0], ends[hidden[0]], written[hidden[0]])
         time.sleep(_SETTLE_STEP_SECONDS)
     low = earliest_offsets(log.client, log.topic)
-    return [(low[p], ends[p]) for p in sorted(ends)]
+    # Nothing is published to partitions that were added.
+    return [(low[p], ends[p]) for p in sorted(ends)][: log.partitions]
 
 
 def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> UnavailableError:

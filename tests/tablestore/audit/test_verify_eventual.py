@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from log_system.index import LogIndex
 from log_system.report import DifferenceKind, Report
@@ -38,6 +39,11 @@ def key_of(story: Damaged, partition: int) -> int:
     """A key of a partition that is in the table."""
     alive = rows_of(story.open())
     return next(json.loads(m.key())["id"] for m in story.records(partition) if json.loads(m.key())["id"] in alive)
+
+
+def add_partitions(servers: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
 
 
 def send(story: Damaged, partition: int, key: int, value: str | None) -> int:
@@ -84,6 +90,18 @@ def test_a_strangers_record_is_found_with_key_and_offset_and_overwritten(story: 
     story.settle_past(1, offset + 1)
     (found,) = story.found(DifferenceKind.CHANGED)
     assert (found.partition, found.offset, found.key) == (1, offset, f"id={key}")
+    assert story.repair().ok
+    assert_right(story)
+
+
+def test_a_log_to_which_partitions_were_added_is_compared_and_repaired(story: Damaged) -> None:
+    add_partitions(story.servers, story.topic, PARTITIONS + 3)
+    story.write(7)
+    assert_right(story)
+    offset = send(story, 0, 77, "stranger")
+    story.settle_past(0, offset + 1)
+    (found,) = story.found(DifferenceKind.EXTRA)
+    assert (found.partition, found.offset, found.key) == (0, offset, "id=77")
     assert story.repair().ok
     assert_right(story)
 
