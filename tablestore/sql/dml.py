@@ -127,7 +127,7 @@ def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None
         NotFoundError: there is no such table, or none of the partitions has rows, without IF EXISTS.
         InvalidInputError: a column is no partition column, or a value does not fit it.
     """
-    if statement.if_exists and scope.find(statement.name) is None:
+    if statement.if_exists and scope.find(statement.name, stored=False) is None:
         return None
     table = _store_table(scope, statement.name, statement)
     where = F.lit(False)

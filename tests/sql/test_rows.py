@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 from pyspark.sql import SparkSession
 
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tablestore import open_local
 from tablestore.sql import Catalog, inserts
 from tablestore.table.store import TableStore
+from tests.harness.lossy_proxy import requests_since
+from tests.harness.s3_server import aws_variables, s3_server
 from tests.sql.test_run import finish, rows
 
 TABLES = """
@@ -303,3 +306,23 @@ def test_a_query_is_planned_once_for_its_table(catalog: Catalog, monkeypatch: py
     monkeypatch.setattr(inserts, "batch_frame", lambda *given: planned.append(given) or plan(*given))
     catalog.sql("CREATE TABLE once AS SELECT id FROM r")
     assert len(planned) == 1
+
+
+def test_a_query_opens_each_table_twice(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for its columns and once for its rows; whether it is there does not take its files."""
+    with s3_server() as endpoint:
+        for name, value in aws_variables(endpoint).items():
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("lake")
+        catalog = Catalog(spark, "s3://lake/warehouse")
+        catalog.sql("CREATE TABLE o (k INT, PRIMARY KEY (k) NOT ENFORCED); SET 'execution.runtime-mode' = 'batch'")
+        requests_since(endpoint)
+        assert catalog.sql("SELECT k FROM o WHERE k = 1").frame is not None
+        opened = [each for each in requests_since(endpoint) if "_last_checkpoint" in each]
+        with pytest.raises(AlreadyExistsError):
+            catalog.sql("CREATE VIEW o AS SELECT 1 AS k")
+        assert not any("_delta_log" in each for each in requests_since(endpoint))
+    s3fs.S3FileSystem.clear_instance_cache()
+    # Each time, it looks at the base table and the commit table.
+    assert len(opened) == 4, opened

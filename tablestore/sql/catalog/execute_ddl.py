@@ -101,7 +101,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
 def create_view(scope: Scope, made: CreateView) -> bool:
     """Create a view; see `create_table` for the return value."""
     _check_name(made.name)
-    if scope.find(made.name, temporary=made.temporary) is not None:
+    if scope.find(made.name, temporary=made.temporary, stored=False) is not None:
         if made.if_not_exists:
             return False
         raise AlreadyExistsError(taken(made.name))

@@ -173,30 +173,31 @@ class Scope:
             msg = f"SET '{key}': Spark does not accept {shown(key, value)!r}{why}"
             raise InvalidInputError(msg) from error
 
-    def find(self, name: str, *, temporary: bool | None = None) -> Definition | None:
+    def find(self, name: str, *, temporary: bool | None = None, stored: bool = True) -> Definition | None:
         """Return a definition, or None if there is none of that name.
 
         Args:
             name: name of the table or view.
             temporary: True to search the session's temporary definitions, False the warehouse's, None both, the
                 session's first.
+            stored: whether a store table's definition has its actual columns, for which its files are read.
         """
         if name in self._hinted:
             return self._hinted[name]
         if temporary is not False and name in self._temporary:
             return self._temporary[name]
         there = None if temporary else self._definitions.get(name)
-        if there is None or there.path is None or not isinstance(there.made, CreateTable):
+        if not stored or there is None or there.path is None or not isinstance(there.made, CreateTable):
             return there
         return replace(there, made=as_stored(there.made, Storage.at(self.place_of(there))))
 
-    def definition(self, name: str) -> Definition:
-        """Return a definition.
+    def definition(self, name: str, *, stored: bool = True) -> Definition:
+        """Return a definition; see `find`.
 
         Raises:
             NotFoundError: there is none of that name.
         """
-        there = self.find(name)
+        there = self.find(name, stored=stored)
         if there is None:
             raise self.missing(name)
         return there

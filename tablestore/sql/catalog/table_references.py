@@ -43,7 +43,7 @@ def tables_in(query: Query) -> tuple[str, ...]:
 def is_inside(scope: Scope, name: str) -> bool:
     """Return whether a name is that of a metadata table such as ``t$snapshots``, and not of a table or view itself."""
     table, _, what = name.rpartition("$")
-    return bool(table) and what in METADATA_TABLES and scope.find(name) is None
+    return bool(table) and what in METADATA_TABLES and scope.find(name, stored=False) is None
 
 
 def is_change_table(scope: Scope, name: str) -> bool:
@@ -72,10 +72,10 @@ def check_there(scope: Scope, query: Query) -> None:
         NotFoundError: one does not; the message has its position in the text and a similar name.
     """
     for name in tables_in(query):
-        if scope.find(name) is None and not is_inside(scope, name):
+        if scope.find(name, stored=False) is None and not is_inside(scope, name):
             table, _, what = name.rpartition("$")
             reason = str(scope.missing(name))
-            if table and scope.find(table) is not None:
+            if table and scope.find(table, stored=False) is not None:
                 reason = f"'{name}': there is no metadata table '{what}'. There are {', '.join(METADATA_TABLES)}."
             node = next(each for each in query.tree.find_all(exp.Table) if each.name == name)
             raise NotFoundError(str(placed(RefusedError(node, reason), query)))

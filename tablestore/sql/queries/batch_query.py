@@ -100,7 +100,7 @@ def _as_of_times(scope: Scope, query: Query) -> Query:
             )
             raise RefusedError(table, reason)
         inside = is_inside(scope, table.name)
-        if table.name not in tables_in(query) or inside or not scope.definition(table.name).path:
+        if table.name not in tables_in(query) or inside or not scope.definition(table.name, stored=False).path:
             of_files = (
                 " For files, partitions and buckets, use the hint OPTIONS('timestamp' = '...')." if inside else ""
             )
@@ -266,7 +266,7 @@ def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = N
         NotFoundError: there is no table of that name.
         InvalidInputError: the name is that of a view.
     """
-    definition = scope.definition(name)
+    definition = scope.definition(name, stored=False)
     if not isinstance(definition.made, CreateTable):
         msg = f"'{name}' is a view: read it by SELECT * FROM `{name}`."
         raise InvalidInputError(msg)
