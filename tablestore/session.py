@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from log_system.class_archive import sharing
@@ -17,7 +19,7 @@ from tablestore.connectors.spark.datasource import ChangelogDataSource, KafkaDat
 from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.registration import register_source
 from tablestore.spark.class_archive import java_options, spark_archive
-from tablestore.spark.connect import check_server, is_remote, remote_session
+from tablestore.spark.connect import check_server, is_remote, remote_session, skip_accumulators
 from tablestore.spark.error_messages import plain_queries
 from tablestore.spark.interrupts import interrupt_quietly, starting_quietly
 from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
@@ -144,9 +146,11 @@ def register(spark: SparkSession) -> None:
 
     Raises:
         UnavailableError: the Python of a Spark Connect server cannot import this package.
+        InvalidInputError: the session is that of a declarative pipeline, whose specification lacks a setting.
     """
     if is_remote(spark):
         check_server(spark)
+        skip_accumulators(spark)
     plain_queries(spark)
     for source in (
         TableStoreDataSource,
@@ -156,14 +160,31 @@ def register(spark: SparkSession) -> None:
         ChangelogDataSource,
     ):
         register_source(spark, source)
-    spark.conf.set(FILTER_PUSHDOWN, "true")
+    settings = _settings_to_set(spark)
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+    except PySparkException as error:
+        if not (error.getCondition() or "").startswith("SESSION_MUTATION_IN_DECLARATIVE_PIPELINE"):
+            raise
+        lines = "\n".join(f"  {name}: {json.dumps(value)}" for name, value in settings.items())
+        msg = (
+            "register: a declarative pipeline takes its settings from its specification; add to spark-pipeline.yml:\n"
+            f"configuration:\n{lines}"
+        )
+        raise InvalidInputError(msg) from error
+
+
+def _settings_to_set(spark: SparkSession) -> dict[str, str]:
+    """Return the settings that ``register`` makes and that a session does not have."""
+    given = spark.conf.getAll
+    settings = {name: value for name, value in STREAM_SETTINGS.items() if name not in given}
+    if spark.conf.get(FILTER_PUSHDOWN) != "true":
+        settings[FILTER_PUSHDOWN] = "true"
     redacted = spark.conf.get(REDACTED_OPTIONS) or ""
     if REDACTION not in redacted:
-        spark.conf.set(REDACTED_OPTIONS, f"{redacted}|{REDACTION}" if redacted else f"(?i){REDACTION}")
-    given = spark.conf.getAll
-    for name, value in STREAM_SETTINGS.items():
-        if name not in given:
-            spark.conf.set(name, value)
+        settings[REDACTED_OPTIONS] = f"{redacted}|{REDACTION}" if redacted else f"(?i){REDACTION}"
+    return settings
 
 
 def delta_jars() -> list[str]:

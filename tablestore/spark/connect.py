@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Final
 
 import pyarrow as pa
@@ -61,6 +62,26 @@ def arrow_frame(spark: SparkSession, rows: pa.Table, schema: StructType | None =
     if rows.num_rows == 0:
         return spark.createDataFrame([], schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
     return spark.createDataFrame(pa.Table.from_batches(map(unsliced, rows.to_batches())), schema)
+
+
+def skip_accumulators(spark: SparkSession) -> None:
+    """Skip the accumulators of Python workers among the answers to a session's commands; PySpark has read them by then.
+
+    Each process that plans a Python data source sends those of the profiler. Commands whose answers are read one by
+    one, such as the run of a declarative pipeline, take them for unknown answers and fail (Spark 4.2.0).
+    """
+    client = spark.client
+    answers = client._execute_and_fetch_as_iterator  # noqa: SLF001 - PySpark has no other name for it
+    if hasattr(answers, "__wrapped__"):
+        return
+
+    @wraps(answers)
+    def others(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for answer in answers(*args, **kwargs):
+            if getattr(answer, "name", None) != "__python_accumulator__":
+                yield answer
+
+    client._execute_and_fetch_as_iterator = others  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
 
 @contextmanager
