@@ -110,7 +110,7 @@ def rewriting(
             *(pa.array([row and row[n] for row in after], kind) for n, kind in enumerate(table.spec.arrow.types)),
         ]
         batch = pa.RecordBatch.from_arrays(columns, names=["o0", "o1", "act", "n0", "n1"])
-        staged = FileRewriter(table.files.storage, table.spec, 1 << 20).stage([batch], 0)
+        staged = FileRewriter(table.files.storage, table.spec, table.spec, 1 << 20).stage([batch], 0)
         return staged, Replaced((), files, base)
 
     return stage
