@@ -262,9 +262,16 @@ def test_store_tables_have_the_versions_of_their_log(catalog: Catalog, wire: Wir
     left, right = made(chance, 12, deletes=False), made(chance, 12, deletes=False)
 
     def store(events: Sequence[Event]) -> None:
-        for key, value, time in events:
+        """A snapshot has one version of each key at most."""
+        snapshots: list[dict[str, Event]] = [{}]
+        for event in events:
+            if event[0] in snapshots[-1]:
+                snapshots.append({})
+            snapshots[-1][event[0]] = event
+        for each in snapshots:
+            given = [f"('{key}', {value}, TO_TIMESTAMP_LTZ({START + time}, 3))" for key, value, time in each.values()]
             for name in "ab":
-                catalog.sql(f"INSERT INTO {name} VALUES ('{key}', {value}, TO_TIMESTAMP_LTZ({START + time}, 3))")
+                catalog.sql(f"INSERT INTO {name} VALUES {', '.join(given)}")
 
     store(right[:1])
     for part in (slice(0, 6), slice(6, 12)):
