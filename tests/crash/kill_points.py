@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from log_system.index import LogIndex
@@ -110,7 +109,7 @@ def set_trap(trap: KillPoint) -> None:
         (SnapshotChanges, "_read", "read-file"),
         (LogIndex, "put", "index"),
         # ``Storage.put`` makes a file whole by renaming it.
-        (Path, "replace", "rename"),
+        (os, "replace", "rename"),
         # Publish.
         (publishing, "register", "register"),
         (publishing, "tasks_token", "token"),
