@@ -238,6 +238,9 @@ def expire_tags(table: TableContext, created_before_ms: int | None = None, *, dr
     if found and not dry_run:
         # Step 1.
         with table.own_folder() as folder:
+            # Others may have deleted a tag since, or created another one of its name.
+            there = files.tags.all()
+            found = [tag for tag in found if tag in there]
             for tag in found:
                 files.tags.delete(tag.name, folder)
         # Step 2.

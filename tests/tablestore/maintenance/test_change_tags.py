@@ -16,7 +16,7 @@ from snapshot.store.tags import Tags
 from tablestore import create_local, open_local
 from tablestore.context import TableContext
 from tablestore.maintenance.change_tags import make_tag
-from tests.harness.faults import failing
+from tests.harness.faults import failing, preceded
 
 SCHEMA = "id BIGINT NOT NULL"
 
@@ -41,6 +41,22 @@ def test_two_tags_made_while_their_snapshot_expires_do_not_vouch_for_each_other(
         with pytest.raises(NotFoundError, match="snapshot 3 has just expired"):
             make_tag(TableContext.open(path), "first", 3)
     assert TableContext.open(path).files.tags.keeping() == []
+
+
+def test_a_tag_of_the_same_name_that_is_created_meanwhile_does_not_expire(tmp_path: Path) -> None:
+    table = open_local(table_without_log(tmp_path))
+    for name in ("again", "gone", "over"):
+        table.tags.create(name, 1, retained="1 ms")
+
+    def act() -> None:
+        for name in ("again", "gone"):
+            table.tags.delete(name)
+        table.tags.create("again", 2)
+
+    with preceded(Tags, "written_ms", act) as happened:
+        assert table.tags.expire() == ["over"]
+    assert happened()
+    assert [(tag.name, tag.snapshot.id) for tag in table.tags.all()] == [("again", 2)]
 
 
 def test_a_tag_whose_creator_was_killed_keeps_files_until_orphans_are_removed(tmp_path: Path) -> None:
