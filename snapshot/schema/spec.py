@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from snapshot.errors import CorruptedError
+from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.defaults import defaults_in
 from snapshot.schema.physical_names import PHYSICAL_NAME, Columns, compact, visible_json
 from snapshot.schema.system_columns import BUCKET, free_name
@@ -133,13 +133,23 @@ class TableSpec:
 
         Args:
             delta_json: all columns, as Delta's schema JSON.
+
+        Raises:
+            InvalidInputError: such a column has a type that tables do not support.
         """
         schema, known = json.loads(self.schema_json), {name.lower() for name in self.physical.names}
         for added in json.loads(delta_json)["fields"]:
-            if added["name"].lower() not in known:
+            # A column of NULLs without a type is in no file.
+            if added["name"].lower() not in known and added["type"] != "void":
                 name = free_name(f"_other_{added['name']}", self.arrow.names)
                 schema["fields"].append({**added, "name": name, "metadata": {PHYSICAL_NAME: added["name"]}})
-        return replace(self, schema_json=compact(schema))
+        found = replace(self, schema_json=compact(schema))
+        try:
+            found.columns  # noqa: B018 - parses the types
+        except ValueError as error:
+            msg = f"files with a column of another Delta writer cannot be rewritten: {error}. Copy the rows elsewhere."
+            raise InvalidInputError(msg) from error
+        return found
 
     def with_columns(self, schema_json: str, since: int) -> TableSpec:
         """Return the definition with new columns as of a snapshot."""

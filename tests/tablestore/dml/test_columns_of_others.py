@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from snapshot.errors import InvalidInputError
 from tablestore import LocalTable, TableStore, create_local, open_local, when_matched, when_not_matched
 
 Table = LocalTable | TableStore
@@ -79,6 +80,7 @@ def make(path: Path, partition_by: list[str]) -> None:
         "p": pa.array([0, 0, 0], pa.int32()),
         "more": [row[1] for row in THEIRS.values()],
         "deep": deep,
+        "nothing": pa.nulls(3),
     }
     write_deltalake(path, pa.table(theirs), mode="append", schema_mode="merge")
 
@@ -122,3 +124,16 @@ def test_values_stay_beside_columns_of_the_same_name(tmp_path: Path, at: Callabl
     with open_local(path) as table:
         own = {row["id"]: (row["more"], row["_other_more"]) for row in table.to_arrow().to_pylist()}
     assert own == {number: (7, 8) if number == 4 else (None, None) for number in expected}
+
+
+def test_files_with_a_column_whose_type_is_unknown_are_not_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with create_local(path, "id bigint") as table:
+        table.write([{"id": 1}])
+        inner = pa.array([{"nothing": None}], pa.struct([("nothing", pa.null())]))
+        theirs = pa.table({"id": pa.array([2], pa.int64()), "deep": inner})
+        write_deltalake(path, theirs, mode="append", schema_mode="merge")
+        for statement in (lambda: table.update("id = 1", {"id": 3}), table.compact):
+            with pytest.raises(InvalidInputError, match=r"column of another Delta writer.*'void' is not supported"):
+                statement()
+        assert sorted(table.to_arrow().column("id").to_pylist()) == [1, 2]
