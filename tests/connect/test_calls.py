@@ -202,7 +202,7 @@ def _(world: World) -> None:
 
 @case(
     "maintenance.expire maintenance.expire_partitions maintenance.rollback maintenance.remove_orphans "
-    "tags.all tags.create tags.delete log.repair log.shows_uncommitted"
+    "tags.all tags.create tags.delete tags.expire log.repair log.shows_uncommitted"
 )
 def _(world: World) -> None:
     table = world.table(log=True)
@@ -215,6 +215,8 @@ def _(world: World) -> None:
     assert rows(table.read(tag="kept")) == {1: "a", 2: "b", 3: "c"}
     assert [tag.name for tag in table.tags.all()] == ["kept"]
     table.tags.delete("kept")
+    table.tags.create("short", retained="1 ms")
+    assert table.tags.expire() == ["short"]
     assert table.maintenance.remove_orphans(dry_run=True).files == ()
     assert not table.log.shows_uncommitted
     assert table.log.repair().ok
