@@ -137,12 +137,21 @@ class TableSpec:
         Raises:
             InvalidInputError: such a column has a type that tables do not support.
         """
-        schema, known = json.loads(self.schema_json), {name.lower() for name in self.physical.names}
-        for added in json.loads(delta_json)["fields"]:
+        known = {name.lower() for name in self.physical.names}
+        others = [
+            {
+                **added,
+                "name": free_name(f"_other_{added['name']}", self.arrow.names),
+                "metadata": {PHYSICAL_NAME: added["name"]},
+            }
+            for added in json.loads(delta_json)["fields"]
             # A column of NULLs without a type is in no file.
-            if added["name"].lower() not in known and added["type"] != "void":
-                name = free_name(f"_other_{added['name']}", self.arrow.names)
-                schema["fields"].append({**added, "name": name, "metadata": {PHYSICAL_NAME: added["name"]}})
+            if added["name"].lower() not in known and added["type"] != "void"
+        ]
+        if not others:
+            return self
+        schema = json.loads(self.schema_json)
+        schema["fields"] += others
         found = replace(self, schema_json=compact(schema))
         try:
             found.columns  # noqa: B018 - parses the types

@@ -15,11 +15,10 @@ from snapshot.errors import (
     TableStoreError,
     UnavailableError,
 )
-from snapshot.store.garbage import unneeded_of
 from snapshot.store.tags import Tag, check_name
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
-from tablestore.maintenance.expire_snapshots import remove_garbage
+from tablestore.maintenance.expire_snapshots import remove_files_of_tag
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import duration
 from tablestore.read.time_travel import Point, snapshot_at
@@ -115,10 +114,7 @@ def delete_tag(table: TableContext, name: str) -> Tag:
         tag = table.files.tags.get(name)
         table.files.tags.delete(name, folder)
 
-    def remove_files() -> None:
-        if tag.snapshot.id < table.files.oldest():
-            remove_garbage(table.files, unneeded_of(table.files, tag), lambda _: None)
-
     # Step 2.
-    after_write(f"tag {name!r}", "removing its files, which expiry or remove_orphans() does later,", remove_files)
+    later = "removing its files, which expiry or remove_orphans() does later,"
+    after_write(f"tag {name!r}", later, lambda: remove_files_of_tag(table, tag))
     return tag

@@ -16,6 +16,7 @@ from snapshot.staging.stage import CHANGES
 from snapshot.storage import Storage
 from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded, unneeded_of
 from snapshot.store.table_files import TableFiles
+from snapshot.store.tags import Tag
 from tablestore.context import TableContext
 from tablestore.options.read_options import timestamp_millis
 from tablestore.options.value_types import duration
@@ -226,15 +227,16 @@ def expire_tags(table: TableContext, created_before_ms: int | None = None, *, dr
     2. Delete the files of expired snapshots that only they kept.
     """
     files, now_ms = table.files, int(time.time() * 1000)
-    found = [tag for tag in files.tags.all() if tag.expires_ms is not None and tag.expires_ms <= now_ms]
+    tags = files.tags.all()
+    found = [tag for tag in tags if tag.expires_ms is not None and tag.expires_ms <= now_ms]
     if found:
-        # As of consumers, the store knows when a tag was written, and what time it is.
+        # The age of a tag goes by the file system's clock, as that of a consumer does.
         now_ms, written = files.storage.now_ms(dry_run=dry_run), files.tags.written_ms()
         found = [
             tag for tag in found if max(tag.created_ms, written.get(tag.name, 0)) + (tag.retained_ms or 0) <= now_ms
         ]
     if created_before_ms is not None:
-        found += [tag for tag in files.tags.all() if tag.created_ms < created_before_ms and tag not in found]
+        found += [tag for tag in tags if tag.created_ms < created_before_ms and tag not in found]
     if found and not dry_run:
         # Step 1.
         with table.own_folder() as folder:
@@ -245,9 +247,14 @@ def expire_tags(table: TableContext, created_before_ms: int | None = None, *, dr
                 files.tags.delete(tag.name, folder)
         # Step 2.
         for tag in found:
-            if tag.snapshot.id < files.oldest():
-                remove_garbage(files, unneeded_of(files, tag), lambda _: None)
+            remove_files_of_tag(table, tag)
     return tuple(tag.name for tag in found)
+
+
+def remove_files_of_tag(table: TableContext, tag: Tag) -> None:
+    """Delete the files that only a tag kept, which has been deleted; nothing unless its snapshot has expired."""
+    if tag.snapshot.id < table.files.oldest():
+        remove_garbage(table.files, unneeded_of(table.files, tag), lambda _: None)
 
 
 def expire_if_due(table: TableContext) -> ExpireReport | None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from snapshot.errors import InvalidInputError
 from tablestore.context import TableContext
 from tablestore.sql import Catalog
+from tests.sql.test_catalog import no_spark
 
 KAFKA = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'h:1', 'format' = 'json'"
-
-
-def no_spark() -> NoReturn:
-    msg = "definitions need no Spark"
-    raise AssertionError(msg)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def without_effects(made: CreateTable, options: Options) -> str:
     found = [
         f"'{key}': {without_effect(key)}"
         for key, _ in options
-        if connector_of(made) is None and is_kept_apart(key) and not is_reading(key)
+        if connector_of(made) is None and without_effect(key) and not is_reading(key)
     ]
     return f"; without effect: {'; '.join(found)}" if found else ""
 
