@@ -316,7 +316,7 @@ class TableOptions(Group):
         integer(1),
         "1",
         "Number of buckets. A row's bucket is a hash of its primary key, or of `bucket-key`, and is also its partition "
-        "in the topic. Without a key and `bucket-key`, `-1` stands for the default.",
+        "in the topic. Without `bucket-key`, `-1` stands for the default, as of tables of Paimon with dynamic buckets.",
         fixed=True,
     )
     bucket_key: tuple[str, ...] | None = optional(

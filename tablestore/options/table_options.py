@@ -36,15 +36,14 @@ from tablestore.options.value_types import COLUMNS
 _REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
 
-_FIXED_BUCKETS: Final = (
-    "the bucket of a key is its partition in the log, where its changes are in order, so it cannot move. Set the "
-    "number of buckets, about one for each GB that the table will have"
-)
-_NO_BUCKETS: Final = "-1"
-"""Paimon's ``bucket`` of a table without a key whose rows are in no bucket, as they are here without ``bucket-key``."""
+_DEFAULT_BUCKETS: Final = "-1"
+"""Paimon's ``bucket`` of a table whose number of buckets the user does not say."""
 _NOT_HERE: Final[Mapping[tuple[str, str], str]] = {
-    ("bucket", _NO_BUCKETS): _FIXED_BUCKETS,
-    ("bucket", "-2"): _FIXED_BUCKETS,
+    ("bucket", _DEFAULT_BUCKETS): f"the columns of '{BUCKET_KEY}' need a number of buckets. Give it, or leave both out",
+    ("bucket", "-2"): (
+        "the bucket of a key is its partition in the log, where its changes are in order, so it cannot move. Set the "
+        "number of buckets, about one for each GB that the table will have"
+    ),
 }
 """Values of Paimon's that are not supported, with the reason and what to use instead."""
 
@@ -81,7 +80,7 @@ def parse_options(
             credential is given inline. The message does not contain credentials.
     """
     given = {name: _text(name, value) for name, value in options.items()}
-    if given.get("bucket") == _NO_BUCKETS and not primary_key and BUCKET_KEY not in given:
+    if given.get("bucket") == _DEFAULT_BUCKETS and BUCKET_KEY not in given:
         del given["bucket"]
     _take_bucket_key(given, primary_key)
     _take_producer(given)

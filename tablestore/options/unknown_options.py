@@ -36,7 +36,7 @@ TASKS: Final = (
 )  # fmt: skip
 """Options of Paimon for the tasks of Flink."""
 _EXPIRED_AT_ONCE: Final = "leave it out: all that has expired is removed at once"
-_BUCKETS: Final = "use bucket, a fixed number: the bucket of a key is its partition in the log"
+_BUCKETS: Final = "leave it out: bucket is the number of buckets, and a key is found without an index"
 _NO_INDEX: Final = "leave it out: files have statistics and no further indexes"
 
 ELSEWHERE: Final[Mapping[str, str]] = {
@@ -203,7 +203,8 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("data-evolution.", "row-tracking."): "leave it out: columns are added and renamed without rewriting files",
     ("force-lookup", "lookup-wait", "delete.force"): "leave it out: a write looks up what it needs",
     ("commit.",): "leave it out: a write that conflicts with another one is retried",
-    ("postpone.", "dynamic-bucket.", "cross-partition-upsert."): _BUCKETS,
+    ("dynamic-bucket.", "cross-partition-upsert."): _BUCKETS,
+    ("postpone.",): "use bucket, a fixed number: the bucket of a key is its partition in the log",
     ("scan.", "source.", "incremental-", "consumer.", "stream-scan-mode", "batch-scan-mode"): _WHEN_READ,
     ("file.", "file-", "data-file.", "changelog-file.", "parquet.", "orc.", "avro.", "page-size", "cache-page-size"): (
         _PARQUET

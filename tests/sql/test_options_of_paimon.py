@@ -43,6 +43,22 @@ def test_options_that_change_no_rows_are_kept_in_the_definition_alone(catalog: C
         assert not {"continuous.discovery-interval", "commit.force-compact"} & stored.keys()
 
 
+def test_a_table_with_dynamic_buckets_has_the_default_number(catalog: Catalog, tmp_path: Path) -> None:
+    made = catalog.sql("""
+        CREATE TABLE t (a INT, b INT, PRIMARY KEY (a) NOT ENFORCED) PARTITIONED BY (b) WITH ('bucket' = '-1',
+            'dynamic-bucket.target-row-num' = '3', 'cross-partition-upsert.index-ttl' = '1 d')
+    """)
+    why = "bucket is the number of buckets, and a key is found without an index"
+    assert made.message == (
+        "table 't' was created; without effect: "
+        f"'dynamic-bucket.target-row-num': {why}; 'cross-partition-upsert.index-ttl': {why}"
+    )
+    assert TableContext.open(str(tmp_path / "t")).options.buckets == 1
+    catalog.sql("CREATE TABLE IF NOT EXISTS t (a INT, b INT, PRIMARY KEY (a) NOT ENFORCED) PARTITIONED BY (b)")
+    catalog.sql("CREATE TABLE u LIKE t")
+    assert TableContext.open(str(tmp_path / "u")).options.buckets == 1
+
+
 def test_write_only_leaves_maintenance_to_others(catalog: Catalog, tmp_path: Path) -> None:
     def automatic() -> list[bool]:
         options = TableContext.open(str(tmp_path / "t")).options

@@ -196,24 +196,16 @@ def test_o23_o24_a_missing_required_option_is_named(missing: str) -> None:
     assert missing in refusal({**KAFKA, missing: "  "})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("bucket", "-1", "its partition in the log, where its changes are in order"),
-    ],
-)
-def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, reason: str) -> None:
-    message = refusal({**KAFKA, name: value})
-
-    assert f"'{name}'" in message
-    assert reason in message
-
-
-def test_a_table_without_a_key_takes_paimons_word_for_no_buckets() -> None:
+def test_paimons_word_for_buckets_of_any_number_is_the_default() -> None:
     for options in ({"bucket": -1}, {**KAFKA, "bucket": "-1"}):
-        assert parse_options(options, primary_key=()).buckets == 1
-    with pytest.raises(InvalidInputError, match=r"'bucket'='-1' is not supported: the bucket of a key is its"):
-        parse_options({"bucket": -1, "bucket-key": "a"}, primary_key=())
+        for key in ((), ("a",)):
+            assert parse_options(options, primary_key=key) == parse_options(
+                {name: text for name, text in options.items() if name != "bucket"}, primary_key=key
+            )
+    for key in ((), ("a", "b")):
+        message = refusal({"bucket": -1, "bucket-key": "a"}, key=key)
+        assert "'bucket'='-1' is not supported: the columns of 'bucket-key' need a number of buckets" in message
+    assert "'bucket'='-2' is not supported: the bucket of a key is its partition in the log" in refusal({"bucket": -2})
 
 
 def test_other_ways_to_changes_with_the_rows_before_are_lookup() -> None:
