@@ -211,7 +211,7 @@ def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catal
         ("SELECT * FROM s /*+ OPTIONS('snapshot' = 'x') */", "option 'snapshot': expected a whole number of 0"),
         ("SELECT * FROM s /*+ OPTIONS('scan.partitions' = 'max_pt()') */", "'s.*the table has no partitions"),
         ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'b=max_pt()') */", "expected 'max_pt\\(\\)' or 'max_two_pt"),
-        ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'a=1') */", "a value for each column: .*; got 'a=1'"),
+        ("SELECT * FROM p /*+ OPTIONS('scan.partitions' = 'a=1') */", "for each column: .*; got 'a=1'. Paimon takes"),
         ("SELECT * FROM s /*+ OPTIONS('incremental-between' = '1') */", "'s .*expected two snapshots or tags, such as"),
         (
             "SELECT * FROM s /*+ OPTIONS('incremental-between' = '1,2', 'incremental-between-timestamp' = '1,2') */",

@@ -65,6 +65,8 @@ class PartitionChoice:
         elif all(set(each) == set(columns) for each in chosen):
             return cls((), 0, tuple(tuple(each.items()) for each in chosen))
         msg = f"expected {_EXPECTED}; the partition columns are {', '.join(columns)}; got '{text}'."
+        if all(set(each) < set(columns) for each in chosen):
+            msg += " Paimon takes a column that is left out for NULL; say what else it can be in a WHERE."
         raise InvalidInputError(msg)
 
     def newest(self, frame: DataFrame) -> list[Row]:
