@@ -376,6 +376,8 @@ def test_aggregates_treat_nulls_as_in_flink(catalog: Catalog, text: str, expecte
     ("text", "reason"),
     [
         ("ARRAY_AGG(v ORDER BY v)", r"ORDER BY ...\) is not supported: use ARRAY_SORT"),
+        ("COLLECT(v)", "COLLECT is not supported: there is no type MULTISET; use ARRAY_AGG"),
+        ("current_watermark(v)", "CURRENT_WATERMARK is not supported: Spark tells rows no watermark. Leave"),
         ("JSON_ARRAYAGG(v) OVER (PARTITION BY v)", "JSON_ARRAYAGG OVER .* is not supported: use GROUP BY"),
         ("JSON_ARRAYAGG(DISTINCT v)", "expected '\\)', got 'DISTINCT'"),
         ("(v, v) OVERLAPS (v, v, v)", "OVERLAPS: expected \\(start, end or interval\\)"),

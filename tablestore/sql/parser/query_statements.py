@@ -28,6 +28,13 @@ _SIZED: Final = frozenset({exp.DType.DECIMAL, exp.DType.VARCHAR, exp.DType.VARBI
 """Types whose brackets sqlglot accepts without a number."""
 _MARK: Final = re.compile(r"""[^0-9A-Fa-f\s+'"]""")
 """What may start an escape in a text of Unicode."""
+_NO_FUNCTIONS: Final = {
+    "COLLECT": "there is no type MULTISET; use ARRAY_AGG",
+    "CURRENT_WATERMARK": (
+        "Spark tells rows no watermark. Leave a condition on late rows out: windows ignore those that come too late"
+    ),
+}
+"""Functions of Flink that are not supported, with the reason and what to do instead."""
 _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 T = TypeVar("T")
 
@@ -178,6 +185,8 @@ class QueryReader(JsonReader):
                 self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
             if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
                 self.raise_error("ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))", start)
+            if isinstance(node, exp.Anonymous) and (why := _NO_FUNCTIONS.get(node.name.upper())):
+                self.raise_error(f"{node.name.upper()} is not supported: {why}", start)
             if isinstance(node, exp.Overlaps) and not is_of_periods(node):
                 self.raise_error("OVERLAPS: expected (start, end or interval) OVERLAPS (start, end or interval)", start)
             if isinstance(node, exp.Window) and isinstance(node.this, JsonAggregate):
