@@ -26,7 +26,6 @@ from tablestore.cli.output import show_rows
 from tablestore.cli.query_progress import progress_text
 from tablestore.cli.statement_runner import Runner, statements_of
 from tablestore.sql.parser.dialect import Flink
-from tablestore.sql.parser.statements import Describe
 from tablestore.sql.session import Catalog
 
 KEYWORDS: Final = tuple(
@@ -161,14 +160,11 @@ class SqlCompleter(Completer):
             yield from _matching(begun, tables, "table")
             return
         named = [name for name in tables if re.search(rf"\b{re.escape(name)}\b", document.text)]
-        yield from _matching(begun, sorted({each for name in named for each in self._columns(name)}), "column")
+        columns = sorted({each for name in named for each in self._catalog.columns(name)})
+        yield from _matching(begun, columns, "column")
         yield from _matching(begun, tables, "table")
         if begun:
             yield from _matching(begun, KEYWORDS, "")
-
-    def _columns(self, name: str) -> list[str]:
-        result = self._catalog.execute(Describe(name))
-        return [row[0] for row in result.rows] if result.columns[:1] == ("name",) else []
 
 
 def _matching(begun: str, words: Iterable[str], what: str) -> Iterator[Completion]:

@@ -67,7 +67,7 @@ class Catalog:
     """The tables and views of a warehouse, and SQL over them.
 
     Definitions are files in the warehouse, so any number of processes may use it at the same time. Temporary tables
-    and settings belong to this object alone. DDL statements need no Spark.
+    and settings belong to this object alone. DDL statements need no Spark, but `DESCRIBE` of computed columns does.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Catalog:
             case ShowCreate():
                 return show.show_create(shape_of(self._scope, statement.name), statement)
             case Describe():
-                return show.describe(shape_of(self._scope, statement.name), statement)
+                return show.describe(self._scope, shape_of(self._scope, statement.name), statement)
 
     def _define(self, statement: execute_ddl.Definer) -> Result:
         scope = self._scope
@@ -276,6 +276,11 @@ class Catalog:
     def tables(self) -> list[str]:
         """Return the names of all tables and views."""
         return [each.name for each in self._scope.all()]
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """Return the names of a table's columns, without Spark; none of a view."""
+        made = self._scope.definition(name).made
+        return tuple(column.name for column in made.columns) if isinstance(made, CreateTable) else ()
 
     def _set(self, statement: SetOption) -> Result:
         if statement.key is None:

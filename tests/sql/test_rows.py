@@ -266,7 +266,7 @@ def test_a_table_of_a_query_has_further_columns(catalog: Catalog) -> None:
         "AS SELECT id, id * 1.5 AS x, TIMESTAMP '2024-01-02 03:04:05' AS ts FROM r"
     )
     assert [row[:2] for row in catalog.sql("DESCRIBE wide").rows] == [
-        ("note", "STRING"), ("cost", ""), ("id", "INT"), ("x", "DOUBLE"), ("ts", "TIMESTAMP(6)"),
+        ("note", "STRING"), ("cost", "DOUBLE"), ("id", "INT"), ("x", "DOUBLE"), ("ts", "TIMESTAMP(6) *ROWTIME*"),
     ]  # fmt: skip
     at = datetime(2024, 1, 2, 3, 4, 5)
     assert rows(catalog, "SELECT * FROM wide") == [(None, 3.0, 1, 1.5, at), (None, 6.0, 2, 3.0, at)]

@@ -37,6 +37,7 @@ from tablestore.connectors.option_names import (
 from tablestore.connectors.table import KafkaTable
 from tablestore.options.unknown_options import TASKS, without_effect
 from tablestore.sql.parser.dialect import is_map
+from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import is_secret
 from tablestore.sql.parser.statements import (
@@ -267,6 +268,11 @@ def _check_columns(made: CreateTable) -> None:
         if len(set(wanted)) != len(wanted):
             msg = f"table '{made.name}': {what} names a column twice: {', '.join(wanted)}."
             raise InvalidInputError(msg)
+
+
+def is_proctime_column(column: ComputedColumn) -> bool:
+    """Return whether a computed column is ``PROCTIME()``."""
+    return column.expression.upper().replace(" ", "") == f"{PROCTIME}()"
 
 
 def columns_of(column: ComputedColumn) -> list[str]:

@@ -1,14 +1,21 @@
-"""Runs ``SHOW`` and ``DESCRIBE``, without Spark."""
+"""Runs ``SHOW`` and ``DESCRIBE``; Spark is needed only for the types of computed columns."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructField
+
 from snapshot.errors import InvalidInputError
-from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.binding import connector_of, is_proctime_column, schema_of, stored_columns
 from tablestore.sql.catalog.definitions import Definition, Made
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import (
     Column,
@@ -21,6 +28,7 @@ from tablestore.sql.parser.statements import (
     ShowCreate,
     ShowTables,
 )
+from tablestore.sql.parser.types import of_spark
 
 _DESCRIBED: Final = ("name", "type", "null", "key", "extras", "watermark")
 
@@ -39,11 +47,12 @@ def show_create(made: Made, shown: ShowCreate) -> Result:
     return Result(shown, columns=("statement",), rows=((render(made),),))
 
 
-def describe(made: Made, described: Describe) -> Result:
+def describe(scope: Scope, made: Made, described: Describe) -> Result:
     """List the columns of a table, as Flink does, with their comments if any has one; for a view, its statement."""
     if isinstance(made, CreateView):
         return Result(described, columns=("view",), rows=((render(made),),))
-    rows = tuple(_described(made, column) for column in made.columns)
+    computed = _computed(scope, made)
+    rows = tuple(_described(made, column, computed) for column in made.columns)
     if all(column.comment is None for column in made.columns):
         return Result(described, columns=_DESCRIBED, rows=rows)
     comments = (column.comment or "" for column in made.columns)
@@ -64,12 +73,41 @@ def kind_of(definition: Definition) -> str:
     return "store table" if connector is None else connector.value
 
 
-def _described(made: CreateTable, column: Column) -> tuple[str, ...]:
+def _computed(scope: Scope, made: CreateTable) -> Mapping[str, StructField]:
+    """Return the computed columns, as Spark computes them, by name, where it can; without ``PROCTIME()``."""
+    wanted = [each for each in made.columns if isinstance(each, ComputedColumn) and not is_proctime_column(each)]
+    if not wanted:
+        return {}
+    stored = scope.spark.createDataFrame([], schema_of(stored_columns(made)))
+    found = {}
+    for each in wanted:
+        # Another program may have dropped a column that it is computed from. A query says so.
+        with suppress(AnalysisException):
+            found[each.name] = with_computed(stored, replace(made, columns=(each,))).schema[0]
+    return found
+
+
+def _described(made: CreateTable, column: Column, computed: Mapping[str, StructField]) -> tuple[str, ...]:
     key = f"PRI({', '.join(made.primary_key)})" if column.name in made.primary_key else ""
-    watermark = made.watermark.expression if made.watermark and made.watermark.column == column.name else ""
+    is_timed = made.watermark is not None and made.watermark.column == column.name
+    watermark = made.watermark.expression if made.watermark is not None and is_timed else ""
     if isinstance(column, ComputedColumn):
-        return column.name, "", "", key, f"AS {column.expression}", watermark
-    extras = ""
+        extras = f"AS {column.expression}"
+        if is_proctime_column(column):
+            return column.name, "TIMESTAMP_LTZ(3) *PROCTIME*", "FALSE", key, extras, watermark
+        if (field := computed.get(column.name)) is None:
+            return column.name, "", "", key, extras, watermark
+        text, nullable = _text_of(field), field.nullable
+    else:
+        text, nullable, extras = column.type.text, column.type.nullable, ""
     if isinstance(column, MetadataColumn):
         extras = f"METADATA FROM '{column.key}'" + " VIRTUAL" * column.is_virtual
-    return column.name, column.type.text, "TRUE" if column.type.nullable else "FALSE", key, extras, watermark
+    return column.name, text + " *ROWTIME*" * is_timed, "TRUE" if nullable else "FALSE", key, extras, watermark
+
+
+def _text_of(field: StructField) -> str:
+    try:
+        return of_spark(field.dataType).text
+    except ValueError:
+        # An interval, say, which only a computed column can be.
+        return field.dataType.simpleString().upper()

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from snapshot.errors import NotFoundError
 from tablestore.inspect.metadata_tables import INSPECTED, OF_SNAPSHOT
+from tablestore.sql.catalog.binding import is_proctime_column
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
@@ -101,5 +102,5 @@ def _proctimes(scope: Scope, query: Query) -> set[str]:
             found |= _proctimes(scope, made.query)
             continue
         computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
-        found |= {each.name.lower() for each in computed if each.expression.upper().replace(" ", "") == f"{PROCTIME}()"}
+        found |= {each.name.lower() for each in computed if is_proctime_column(each)}
     return found

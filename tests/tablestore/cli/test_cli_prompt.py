@@ -29,7 +29,7 @@ def no_spark() -> None:
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     made = Catalog(no_spark, tmp_path / "w")
-    made.sql("CREATE TABLE orders (order_id BIGINT, price DOUBLE); CREATE TABLE other (x INT); CREATE VIEW v AS SELECT x FROM other")  # fmt: skip  # noqa: E501
+    made.sql("CREATE TABLE orders (order_id BIGINT, price DOUBLE, twice AS price * 2); CREATE TABLE other (x INT); CREATE VIEW v AS SELECT x FROM other")  # fmt: skip  # noqa: E501
     return made
 
 
@@ -65,6 +65,7 @@ def test_enter_ends_what_is_whole(text: str, expected: bool) -> None:
         ("DESCRIBE ", ["orders", "other", "v"]),
         ("sel", ["SELECT"]),
         ("SELECT pri|FROM orders", ["price", "PRIMARY"]),
+        ("SELECT tw|FROM orders", ["twice"]),
         ("SELECT x|FROM v", []),
         ("SELECT x|FROM other", ["x"]),
         ("INSERT INTO oth", ["other"]),
