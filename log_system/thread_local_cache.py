@@ -40,6 +40,11 @@ class ThreadLocalCache(threading.local, Generic[K, V]):
         else:
             self.take(key, lambda: value)
 
+    def clear(self) -> None:
+        """Close and remove all objects of this thread."""
+        while self._held:
+            self._close(self._held.popitem()[1])
+
     def forget(self, key: K) -> None:
         """Close and remove the object for a key, after it has failed."""
         if key in self._held:

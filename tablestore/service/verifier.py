@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from log_system.gate import limited
+from log_system.kafka.client.consumers import CONSUMERS
 from log_system.kafka.client.secrets import ClientValue
 from log_system.report import Compared, Difference, Report
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableReplacedError
@@ -117,7 +118,10 @@ class TableVerifier:
             try:
                 more = self.round()
                 self.state = replace(self.state, error="", running=more)
-                stop.wait(0 if more else self._schedule.verify)
+                if not more:
+                    # A service of many tables has a verifier for each.
+                    CONSUMERS.close()
+                    stop.wait(self._schedule.verify)
             except _StoppedError:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, it is shown and tried again

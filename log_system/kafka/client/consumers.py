@@ -60,6 +60,10 @@ class CachedConsumers:
             raise
         self._kept.give_back(key, consumer)
 
+    def close(self) -> None:
+        """Close this thread's cached consumers, before it waits for long."""
+        self._kept.clear()
+
 
 CONSUMERS: Final = CachedConsumers()
 

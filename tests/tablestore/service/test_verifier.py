@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from log_system.index import INDEX
+from log_system.kafka.client.consumers import CONSUMERS
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import NotFoundError, UnavailableError
@@ -24,6 +26,7 @@ from tablestore.service.attempts import Schedule
 from tablestore.service.verifier import TableVerifier, Throttle
 from tablestore.service.verify_position import FILE, Verified, VerifiedFile
 from tests.harness.damage import Damaged
+from tests.harness.waiting import until
 
 HOUR = 3_600.0
 
@@ -46,6 +49,11 @@ def finish(verifier: TableVerifier) -> None:
 
 def stored(table: Damaged) -> Verified:
     return Verified.from_json((table.path / INDEX / FILE).read_bytes())
+
+
+def clients() -> int:
+    """Return how many clients librdkafka has in this process, by their main threads."""
+    return [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")].count("rdk:main")
 
 
 def kinds(verifier: TableVerifier) -> list[tuple[Any, ...]]:
@@ -244,6 +252,24 @@ def test_the_rate_is_limited_and_a_stop_is_not_delayed(table: Damaged) -> None:
     thread.join(5)
     assert not thread.is_alive()
     assert not (table.path / INDEX / FILE).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_a_verifier_that_waits_keeps_no_client(table: Damaged) -> None:
+    finish(verifier_of(table))
+    CONSUMERS.close()
+    # A service leaves the round to another one that has just made it.
+    (table.path / INDEX / FILE).unlink()
+    before, verifier, stop = clients(), verifier_of(table, every=HOUR), Event()
+    thread = Thread(target=verifier.run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: verifier.state.snapshot == 4, 60)
+        until(lambda: clients() <= before, 60)
+        assert thread.is_alive()
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_the_position_is_no_entry_of_the_index(table: Damaged) -> None:
