@@ -278,7 +278,11 @@ class Catalog:
         return [each.name for each in self._scope.all()]
 
     def columns(self, name: str) -> tuple[str, ...]:
-        """Return the names of a table's columns, without Spark; none of a view."""
+        """Return the names of a table's columns, without Spark; none of a view.
+
+        Raises:
+            NotFoundError: there is no such table or view.
+        """
         made = self._scope.definition(name).made
         return tuple(column.name for column in made.columns) if isinstance(made, CreateTable) else ()
 

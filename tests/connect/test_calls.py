@@ -322,7 +322,7 @@ KAFKA = "'connector' = 'kafka', 'properties.bootstrap.servers' = 'broker:9092', 
 
 
 @case(
-    "Catalog.sql Catalog.run Catalog.execute Catalog.tables Catalog.table Catalog.follow "
+    "Catalog.sql Catalog.run Catalog.execute Catalog.tables Catalog.columns Catalog.table Catalog.follow "
     "ConnectorTable.read ConnectorTable.write ConnectorTable.read_stream ConnectorTable.write_stream "
     "ConnectorTable.name ConnectorTable.schema ConnectorTable.primary_key ConnectorTable.read_timed"
 )
@@ -342,6 +342,7 @@ def _(world: World) -> None:
     """)
     assert len(list(done)) == 8
     assert catalog.tables() == ["e", "k", "names", "t", "w"]
+    assert (catalog.columns("k"), catalog.columns("w")) == (("id", "v", "at"), ())
     table = catalog.table("k")
     assert isinstance(table, ConnectorTable)
     assert (table.name, table.primary_key, table.schema.fieldNames()) == ("k", (), ["id", "v"])
