@@ -7,13 +7,15 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -120,11 +122,27 @@ def kafka() -> Iterator[Kafka]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def named_topics() -> Iterator[list[str]]:
+    """Yield a list of topics to drop from the common broker: each partition that is left costs it time for ever."""
+    names: list[str] = []
+    yield names
+    if names and NAMED_KAFKA in os.environ:
+        for deleted in AdminClient({"bootstrap.servers": os.environ[NAMED_KAFKA]}).delete_topics(names).values():
+            with suppress(KafkaException):
+                deleted.result()
+
+
 @pytest.fixture
-def topic(request: pytest.FixtureRequest) -> Callable[[], str]:
+def topic(request: pytest.FixtureRequest, named_topics: list[str]) -> Callable[[], str]:
     """Return a factory of topic names that nobody else uses; the topics are not created."""
     test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
-    return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
+
+    def new() -> str:
+        named_topics.append(f"{test}-{uuid.uuid4().hex[:8]}")
+        return named_topics[-1]
+
+    return new
 
 
 @pytest.fixture(scope="session")

@@ -80,7 +80,7 @@ class Broker:
         tool = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", self.cluster_id, "--config", str(config)]
         answer = subprocess.run(tool, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
-            said = _telling(answer.stderr + answer.stdout)
+            said = _errors(answer.stderr + answer.stdout)
             msg = (
                 f"local Kafka: cannot format its storage in {self.data_dir}: {said}\n"
                 "Check the properties given, or use another data folder."
@@ -95,13 +95,13 @@ class Broker:
             timeout_s: seconds to wait at most.
 
         Raises:
-            UnavailableError: the process ended or did not respond in time; the message quotes the end of its log.
+            UnavailableError: the process ended or did not respond in time; the message quotes its log.
         """
         end = time.monotonic() + timeout_s
         client = None
         while time.monotonic() < end:
             if not alive():
-                msg = f"local Kafka on {self.bootstrap_servers} ended while starting. {self.last_lines()}"
+                msg = f"local Kafka on {self.bootstrap_servers} ended while starting. {self.said()}"
                 raise UnavailableError(msg)
             if client is None and port_is_open(self.port):
                 # Create the client only now: a client that finds the port closed backs off before it retries.
@@ -109,20 +109,20 @@ class Broker:
             if client is not None and answers(client):
                 return
             time.sleep(LOOK_EVERY_S)
-        msg = f"local Kafka on {self.bootstrap_servers} did not answer within {timeout_s:g} s. {self.last_lines()}"
+        msg = f"local Kafka on {self.bootstrap_servers} did not answer within {timeout_s:g} s. {self.said()}"
         raise UnavailableError(msg)
 
-    def last_lines(self) -> str:
-        """Return the end of the broker's log for an error message."""
+    def said(self) -> str:
+        """Return the errors of the broker's log, or its end, for an error message."""
         printed = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return f"The end of {self.log}:\n{_telling(printed)}"
+        return f"From {self.log}:\n{_errors(printed)}"
 
 
-def _telling(printed: str) -> str:
-    # The cause is logged before its stack trace and before the lines of the orderly shutdown.
+def _errors(printed: str) -> str:
+    # The first error is the cause. Those of the shutdown that it starts are many on a slow machine.
     lines = printed.splitlines()
-    telling = [line for line in lines if " ERROR " in line or "Exception" in line or line.startswith("Error")]
-    return "\n".join((telling or lines)[-LOG_LINES_SHOWN:]) or "(nothing)"
+    errors = [line for line in lines if " ERROR " in line or "Exception" in line or line.startswith("Error")]
+    return "\n".join(errors[:LOG_LINES_SHOWN] or lines[-LOG_LINES_SHOWN:]) or "(nothing)"
 
 
 def new_cluster_id() -> str:

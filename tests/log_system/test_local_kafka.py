@@ -182,6 +182,16 @@ def test_a_start_that_fails_quotes_the_brokers_log(tmp_path):
             LocalKafka(tmp_path).start()
 
 
+def test_the_cause_is_quoted_before_the_errors_of_the_shutdown(tmp_path):
+    broker = Broker(tmp_path, 20_001, 20_002, {})
+    noise = ["[main] INFO starting"] * 50
+    shutdown = ["[controller] ERROR Unexpected error handling request"] * 50
+    broker.log.write_text("\n".join([*noise, "[main] ERROR Failed to acquire lock", *shutdown]))
+    assert "Failed to acquire lock" in broker.said()
+    broker.log.write_text("\n".join([*noise, "killed"]))
+    assert broker.said().endswith("killed")
+
+
 def test_a_property_that_kafka_refuses_is_named(tmp_path):
     with pytest.raises(
         UnavailableError, match=r"(?s)cannot format its storage.*num.network.threads.*Check the properties"
