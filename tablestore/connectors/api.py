@@ -24,7 +24,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from snapshot.storage import Storage
-from tablestore.connectors.option_names import FORMATS, STATE, Connector, Side
+from tablestore.connectors.option_names import FORMATS, STATE, Connector, Side, kafka_connector
 from tablestore.connectors.options import ConnectorOptions, parse_options
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
 from tablestore.connectors.spark.changes_left import left_of
@@ -42,7 +42,7 @@ def read(spark: SparkSession, connector: str, schema: StructType | str, options:
     An upsert table has one row for each key, and a table of a changelog format the rows that its changes leave, by
     primary key if it has one. Changes are returned if the schema has ``_change_type``.
     """
-    options, kind = wrap(options), Connector(connector)
+    options, kind = wrap(options), kafka_connector(connector)
     reader = spark.read.format(FORMATS[kind]).options(**reveal(options))
     parsed = parse_options(kind, options, Side.SOURCE)
     if parsed.is_changelog and not parsed.primary_key:
@@ -65,7 +65,7 @@ def read_stream(
     its changes, with ``_change_type`` and, if the schema has it, ``_seq``, the offset of the message.
     """
     check_streams(spark)
-    options, kind = wrap(options), Connector(connector)
+    options, kind = wrap(options), kafka_connector(connector)
     frame = spark.readStream.format(FORMATS[kind]).schema(schema).options(**reveal(options)).load()
     return _limited(frame, kind, options)
 
@@ -126,7 +126,7 @@ def write(frame: DataFrame, connector: str, options: Mapping[str, object]) -> No
         InvalidInputError: the options are invalid, or do not match the rows.
         UnavailableError: the broker does not answer.
     """
-    options, kind = wrap(options), Connector(connector)
+    options, kind = wrap(options), kafka_connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
     _arranged(frame, parsed).write.format(FORMATS[kind]).options(**reveal(options)).mode("append").save()
 
@@ -155,7 +155,7 @@ def write_stream(
         InvalidInputError: the options are invalid, or the output mode produces updates and the table is append-only.
     """
     check_streams(frame.sparkSession)
-    options, kind = wrap(options), Connector(connector)
+    options, kind = wrap(options), kafka_connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
     if output_mode == "append" and transform is None:
         return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**reveal(options))

@@ -13,10 +13,12 @@ V = TypeVar("V")
 
 
 class Connector(StrEnum):
-    """The two connectors, by Flink's names."""
+    """The connectors, by Flink's names."""
 
     KAFKA = "kafka"
     UPSERT = "upsert-kafka"
+    DATAGEN = "datagen"
+    """In SQL only."""
 
 
 class Side(StrEnum):
@@ -27,7 +29,7 @@ class Side(StrEnum):
 
 
 FORMATS: Final = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
-"""The names of the connectors' Spark formats."""
+"""The names of the Spark formats of the connectors to Kafka."""
 PROPERTIES: Final = "properties."
 METADATA: Final = "metadata."
 PRECISION: Final = "precision."
@@ -75,6 +77,7 @@ _UPSERT: Final = ("sink.buffer-flush.max-rows", "sink.buffer-flush.interval", ST
 SUPPORTED: Final[Mapping[Connector, tuple[str, ...]]] = {
     Connector.KAFKA: (*_BOTH, *_KAFKA),
     Connector.UPSERT: (*_BOTH, *_UPSERT),
+    Connector.DATAGEN: ("connector", "rows-per-second", "number-of-rows", "scan.parallelism"),
 }
 
 #: Options that Spark adds itself. ``path``, from ``load(path)`` and ``save(path)``, is not among them: it has no
@@ -98,34 +101,54 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
 }
 
 
-def refuse_unknown(connector: Connector, given: Collection[str], format_prefixes: Collection[str]) -> None:
+def kafka_connector(name: str) -> Connector:
+    """Return the connector to Kafka of a name.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    if name not in FORMATS:
+        msg = f"connector: expected {' or '.join(repr(each.value) for each in FORMATS)}, got {name!r}."
+        raise InvalidInputError(msg)
+    return Connector(name)
+
+
+def refuse_unknown(
+    connector: Connector,
+    given: Collection[str],
+    open_ended: Collection[str],
+    *,
+    of_columns: Collection[str] = (),
+    hints: Mapping[str, str] | None = None,
+) -> None:
     """Raise if any option is unknown to the connector.
 
     Args:
         connector: the connector.
         given: option names, in lower case.
-        format_prefixes: prefixes of the options of the table's formats, such as ``value.json.``; the formats check the
-            rest of the name.
+        open_ended: prefixes of options that are checked elsewhere, such as ``properties.``, and ``value.json.`` of a
+            format.
+        of_columns: names of further options, which the table's columns have.
+        hints: what to say about an option, by its name, besides the hints of the connector.
 
     Raises:
         InvalidInputError: an option is unknown. The message names the unknown options, the closest known option, and
             all supported options.
     """
-    known = {name.lower(): name for name in SUPPORTED[connector]}
-    open_ended = (PROPERTIES, METADATA, PRECISION, *format_prefixes)
+    known = {name.lower(): name for name in (*SUPPORTED[connector], *of_columns)}
     unknown = [
-        name for name in given if name not in known and name not in _OF_SPARK and not name.startswith(open_ended)
+        name for name in given if name not in known and name not in _OF_SPARK and not name.startswith(tuple(open_ended))
     ]
     if not unknown:
         return
     first = unknown[0]
-    hint = _HINTS.get((connector, first), "")
+    hint = (hints or {}).get(first) or _HINTS.get((connector, first), "")
     if not hint:
         hint = did_you_mean(first, known.values())
-    families = ", ".join(f"{prefix}*" for prefix in open_ended)
+    shown = [*sorted(known.values()), *(f"{prefix}*" for prefix in open_ended)]
     msg = (
         f"Unsupported options found for {connector.value!r}: {', '.join(sorted(unknown))}. {hint}{' ' if hint else ''}"
-        f"Supported options are: {', '.join(sorted(known.values()))}, {families}."
+        f"Supported options are: {', '.join(shown)}."
     )
     raise InvalidInputError(msg)
 

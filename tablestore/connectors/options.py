@@ -294,7 +294,7 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
         given[GUARANTEE] = given.pop(SEMANTIC)
     _check_connector(connector, given)
     key_format, value_format, prefixes = parse_formats(connector, options)
-    refuse_unknown(connector, given, prefixes)
+    refuse_unknown(connector, given, (PROPERTIES, METADATA, PRECISION, *prefixes))
     topics, pattern = _topics(connector, given)
     key_format = None if key_format is None else _with_subject(key_format, "key", topics)
     value_format = _with_subject(value_format, "value", topics)

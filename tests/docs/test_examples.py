@@ -39,7 +39,7 @@ def catalog_at(spark: SparkSession, kafka: LocalKafka, path: Path) -> Catalog:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kafka_connector", "upsert_kafka", "formats", "store_table", "eventual"])
+@pytest.mark.parametrize("name", ["kafka_connector", "upsert_kafka", "formats", "store_table", "eventual", "datagen"])
 def test_what_is_selected_is_what_the_comments_say(
     name: str, spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:

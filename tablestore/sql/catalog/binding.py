@@ -18,6 +18,7 @@ from sqlglot import exp
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
+from snapshot.messages import did_you_mean
 from snapshot.schema.defaults import value_of
 from snapshot.schema.spark_types import arrow_type, types_in
 from tablestore.connectors.formats.registry import CHANGELOG_FORMATS
@@ -36,6 +37,7 @@ from tablestore.connectors.option_names import (
 )
 from tablestore.connectors.table import KafkaTable
 from tablestore.options.unknown_options import TASKS, without_effect
+from tablestore.sql.datagen.options import Generated
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.parse import parse_query
@@ -75,6 +77,13 @@ _OF_CONNECTORS: Final = frozenset(
     if name.startswith(("topic", "format", "value.format", "key.format", "scan.", "sink.")) and name not in TASKS
 )
 """Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten."""
+_INSTEAD: Final[Mapping[str, str]] = {
+    "print": "A continuous SELECT shows its rows.",
+    "blackhole": "A SELECT shows its rows, and EXPLAIN INSERT INTO checks a statement without writing.",
+    "filesystem": "Leave the option out: a store table keeps its rows in files.",
+    "paimon": "Leave the option out: a store table has Paimon's options.",
+}
+"""What to use instead of other connectors of Flink."""
 
 
 def name_of(made: CreateTable) -> str:
@@ -95,8 +104,22 @@ def connector_of(made: CreateTable) -> Connector | None:
         return Connector(str(given))
     except ValueError:
         known = ", ".join(f"'{each.value}'" for each in Connector)
-        msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; got {given!r}."
+        hint = _INSTEAD.get(str(given)) or did_you_mean(str(given), Connector)
+        msg = (
+            f"table '{made.name}': option 'connector': expected {known}, or none for a store table; got {given!r}."
+            f"{hint and ' '}{hint}"
+        )
         raise InvalidInputError(msg) from None
+
+
+def generated(made: CreateTable) -> Generated:
+    """Return the rows that a ``datagen`` table generates.
+
+    Raises:
+        InvalidInputError: an option is unknown, missing, invalid, or does not fit its column.
+    """
+    columns = [column for column in made.columns if isinstance(column, PhysicalColumn)]
+    return Generated.of(name_of(made), columns, dict(made.options))
 
 
 def is_reading(key: str) -> bool:
@@ -233,10 +256,14 @@ def check_table(made: CreateTable, allowed: Allowed) -> None:
         _check_store(made)
         return
     if made.partitioned_by:
-        msg = f"table '{made.name}': PARTITIONED BY is for store tables; Kafka's partitions are the topic's."
+        whose = "; Kafka's partitions are the topic's" if connector is not Connector.DATAGEN else ""
+        msg = f"table '{made.name}': PARTITIONED BY is for store tables{whose}."
         raise InvalidInputError(msg)
     _check_metadata(made)
     try:
+        if connector is Connector.DATAGEN:
+            generated(made)
+            return
         options = connector_options(made)
         KafkaTable.of(connector, options, schema_of(stored_columns(made)))
         client_options(options, {}, allowed, lambda servers: servers)
@@ -320,6 +347,9 @@ def _check_watermark(made: CreateTable) -> None:
 
 def _check_metadata(made: CreateTable) -> None:
     for column in made.columns:
+        if isinstance(column, MetadataColumn) and connector_of(made) is Connector.DATAGEN:
+            msg = f"table '{made.name}': column '{column.name}': METADATA: a 'datagen' table has none."
+            raise InvalidInputError(msg)
         if isinstance(column, MetadataColumn) and column.name in made.primary_key:
             msg = f"table '{made.name}': PRIMARY KEY: '{column.name}' is metadata; a key is in the message."
             raise InvalidInputError(msg)
@@ -371,6 +401,9 @@ def check_sink(made: CreateTable) -> None:
     connector = connector_of(made)
     if connector is None:
         return
+    if connector is Connector.DATAGEN:
+        msg = f"table '{name_of(made)}': a 'datagen' table generates its rows, and cannot be written to."
+        raise InvalidInputError(msg)
     columns = insertable_columns(made)
     known = writable(has_topics=_has_topics(made))
     for column in columns:

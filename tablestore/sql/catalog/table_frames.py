@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,18 +15,20 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import ClientValue, wrap
+from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
-from tablestore.connectors.option_names import STATE, Connector
-from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark
+from tablestore.connectors.option_names import FORMATS, STATE, Connector
+from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark, with_watermark
 from tablestore.sql.catalog.binding import (
     Columns,
     check_sink,
     client_options,
     connector_of,
     connector_options,
+    generated,
     insertable_columns,
     is_changelog,
     name_of,
@@ -33,6 +36,8 @@ from tablestore.sql.catalog.binding import (
     stored_columns,
 )
 from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.datagen.options import NUMBER_OF_ROWS, Generated
+from tablestore.sql.datagen.rows import bounded_rows, endless_rows
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.parse import parse_query
@@ -51,7 +56,7 @@ class ConnectorTable:
         self.connector: Connector = connector
         self._scope = scope
         self._made = made
-        self._runtime = scope.given_to_connectors | wrap(runtime or {})
+        self._runtime = (scope.given_to_connectors if connector in FORMATS else {}) | wrap(runtime or {})
         # Report options that a definition must not have now, not at the first read.
         self._options()
 
@@ -154,6 +159,54 @@ class ConnectorTable:
     def __repr__(self) -> str:
         """Show the name and the connector."""
         return f"ConnectorTable({self.name!r}, {self.connector.value!r})"
+
+
+class GeneratedTable(ConnectorTable):
+    """A table of the ``datagen`` connector."""
+
+    def read(self) -> DataFrame:
+        """Return the table's rows.
+
+        Raises:
+            InvalidInputError: it is unbounded.
+        """
+        table = self._generated()
+        if table.rows is None:
+            msg = (
+                f"table '{self.name}': an unbounded 'datagen' table has no end to read to. Set '{NUMBER_OF_ROWS}', in "
+                "its definition or in a hint, or 'fields.#.kind' = 'sequence', or read it as a stream."
+            )
+            raise InvalidInputError(msg)
+        return with_computed(bounded_rows(self._scope.spark, table, table.rows), self._made)
+
+    def read_stream(self, *, ordered: bool = False) -> DataFrame:
+        """Return the table's rows as a stream, which is unbounded.
+
+        Raises:
+            InvalidInputError: the table is bounded.
+        """
+        table = self._generated()
+        if table.rows is not None or ordered:
+            msg = f"table '{self.name}': a bounded 'datagen' table is no stream: use read()."
+            raise InvalidInputError(msg)
+        return with_computed(endless_rows(self._scope.spark, table), self._made)
+
+    def read_timed(self) -> DataFrame:
+        """Return the table's rows as a stream with the watermark of its definition, if it has one."""
+        return timed_rows(self.read_stream(), self._made)
+
+    def _generated(self) -> Generated:
+        return generated(replace(self._made, options=tuple(self._options().items())))
+
+    def _options(self, columns: Columns | None = None) -> dict[str, ClientValue]:
+        return {**dict(self._made.options), **self._runtime}
+
+
+def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:
+    """Return a stream with Spark's watermark of all its rows that a definition declares, if it does."""
+    if made.watermark is None:
+        return frame
+    return with_watermark(frame, made.watermark.column, f"{made.watermark.delay_ms} milliseconds")
 
 
 def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = ()) -> DataFrame:

@@ -81,7 +81,7 @@ class FlinkType:
         nullable: False if declared ``NOT NULL``.
         digits: for a timestamp or time, the number of fractional digits of a second; None for other types.
         length: of CHAR, VARCHAR, BINARY and VARBINARY; None for other types.
-        inner: those digits of the timestamps and times within the type, by path: ``.field``, ``.element``, ``.value``.
+        parts: the types within the type by name: ``element``; ``key`` and ``value``; fields.
     """
 
     text: str
@@ -89,7 +89,7 @@ class FlinkType:
     nullable: bool = True
     digits: int | None = None
     length: int | None = None
-    inner: tuple[tuple[str, int], ...] = ()
+    parts: tuple[tuple[str, FlinkType], ...] = ()
 
     @property
     def is_padded(self) -> bool:
@@ -97,8 +97,14 @@ class FlinkType:
         return self.text.startswith(("CHAR(", "BINARY("))
 
     def within(self, step: str) -> tuple[tuple[str, int], ...]:
-        """Return the digits of this type as those of a part of another."""
-        found = self.inner if self.digits is None else (("", self.digits),)
+        """Return the digits of the timestamps and times in this type by path, which begins with a step.
+
+        The keys of maps are left out.
+        """
+        found = [("", self.digits)] if self.digits is not None else []
+        for name, kind in self.parts:
+            if name != "key" or not isinstance(self.spark, MapType):
+                found += kind.within(name)
         return tuple((f".{step.lower()}{path}", digits) for path, digits in found)
 
     @property
@@ -145,20 +151,20 @@ def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
 def array_of(element: FlinkType) -> FlinkType:
     """Return ``ARRAY<element>``."""
     spark = ArrayType(element.spark, element.nullable)
-    return FlinkType(f"ARRAY<{element.declared}>", spark, inner=element.within("element"))
+    return FlinkType(f"ARRAY<{element.declared}>", spark, parts=(("element", element),))
 
 
 def map_of(key: FlinkType, value: FlinkType) -> FlinkType:
     """Return ``MAP<key, value>``."""
     spark = MapType(key.spark, value.spark, value.nullable)
-    return FlinkType(f"MAP<{key.declared}, {value.declared}>", spark, inner=value.within("value"))
+    return FlinkType(f"MAP<{key.declared}, {value.declared}>", spark, parts=(("key", key), ("value", value)))
 
 
 def row_of(fields: tuple[tuple[str, FlinkType], ...]) -> FlinkType:
     """Return ``ROW<name type, ...>``."""
     inner = ", ".join(f"{backquoted(name)} {kind.declared}" for name, kind in fields)
     spark = StructType([StructField(n, k.spark, k.nullable) for n, k in fields])
-    return FlinkType(f"ROW<{inner}>", spark, inner=tuple(pair for n, k in fields for pair in k.within(n)))
+    return FlinkType(f"ROW<{inner}>", spark, parts=fields)
 
 
 def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:

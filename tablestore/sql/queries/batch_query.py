@@ -19,14 +19,16 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
 from snapshot.row_kind import CHANGE_TYPE
 from tablestore.connectors.java_regex import compile_pattern
+from tablestore.connectors.option_names import Connector
 from tablestore.context import TableContext
 from tablestore.options.read_options import OWN
 from tablestore.read.time_travel import chosen_snapshot
 from tablestore.spark.connect import arrow_frame, is_remote
+from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.definitions import Definition, Made
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed, with_computed_then
+from tablestore.sql.catalog.table_frames import ConnectorTable, GeneratedTable, with_computed, with_computed_then
 from tablestore.sql.catalog.table_references import (
     BINLOG,
     COMPACTED,
@@ -271,7 +273,8 @@ def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = N
         msg = f"'{name}' is a view: read it by SELECT * FROM `{name}`."
         raise InvalidInputError(msg)
     if definition.path is None:
-        return ConnectorTable(scope, definition.made, options)
+        kind = GeneratedTable if connector_of(definition.made) is Connector.DATAGEN else ConnectorTable
+        return kind(scope, definition.made, options)
     runtime = scope.runtime_of(definition) | wrap(options or {})
     return TableStore.open(
         scope.spark, scope.place_of(definition), options=runtime, allow_references=scope.allowed.entries

@@ -22,6 +22,7 @@ from snapshot.storage import Storage
 from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_frames import timed_rows
 from tablestore.sql.catalog.table_references import (
     BINLOG,
     check_there,
@@ -49,7 +50,7 @@ from tablestore.sql.queries.batch_query import (
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, retracted_first, tidied, union
-from tablestore.sql.queries.sources import is_endless, source, timed_rows
+from tablestore.sql.queries.sources import is_endless, source
 from tablestore.sql.queries.unsupported import (
     BATCH,
     KNOWN,

@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
-from tablestore.connectors.spark.partition_watermarks import with_watermark
+from tablestore.connectors.option_names import Connector
 from tablestore.spark.changelog import changelog
-from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, is_changelog, name_of
+from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, generated, is_changelog, name_of
 from tablestore.sql.catalog.hints import BOUNDED, adds_replaced, since, stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_frames import with_computed
+from tablestore.sql.catalog.table_frames import GeneratedTable, timed_rows, with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable
@@ -52,6 +52,8 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
     if not _goes_on(made):
         return of_rows(batch_table(scope, made.name, 0))
     table = open_table(scope, made.name)
+    if isinstance(table, GeneratedTable):
+        return of_rows(table.read_timed() if timed else table.read_stream())
     if is_changelog(made) and not isinstance(table, TableStore):
         return _of_changelog(table.read_stream(ordered=True), made)
     if not isinstance(table, TableStore):
@@ -92,13 +94,6 @@ def timed_changes(scope: Scope, made: CreateTable) -> DataFrame:
         raise InvalidInputError(msg)
     changes = table.read_stream(**stream_read(scope.definition(made.name)))
     return timed_rows(with_computed(changes.withColumn(SEQ, F.col(COMMIT_VERSION)), made), made)
-
-
-def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:
-    """Return rows of a store table with the watermark of its definition, if that has one."""
-    if made.watermark is None:
-        return frame
-    return with_watermark(frame, made.watermark.column, f"{made.watermark.delay_ms} milliseconds")
 
 
 def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
@@ -164,6 +159,9 @@ def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
 
 
 def _goes_on(made: CreateTable) -> bool:
-    if connector_of(made) is None:
+    connector = connector_of(made)
+    if connector is None:
         return dict(made.options).get(BOUNDED) != "true"
+    if connector is Connector.DATAGEN:
+        return generated(made).rows is None
     return str(dict(made.options).get("scan.bounded.mode", "unbounded")).lower() == "unbounded"

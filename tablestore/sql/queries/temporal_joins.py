@@ -98,7 +98,7 @@ def take_versions(scope: Scope, select: exp.Select, query: Query) -> dict[str, V
         connector = connector_of(made)
         if is_now and connector is None:
             continue
-        has_versions = connector is not Connector.KAFKA or is_changelog(made)
+        has_versions = connector in (None, Connector.UPSERT) or is_changelog(made)
         if not has_versions or not made.primary_key:
             why = "its rows have no versions: CREATE it as 'upsert-kafka', or in a changelog format with a PRIMARY KEY"
             refuse(table, what, why)
