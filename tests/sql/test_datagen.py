@@ -206,6 +206,7 @@ def test_rows_of_a_sequence_are_written_in_order(catalog: Catalog, wire: Wire, t
         "'properties.bootstrap.servers' = '...'); INSERT INTO t SELECT id FROM g"
     )
     assert wire.values(there) == [b'{"id":%d}' % number for number in range(1, 201)]
+    assert catalog.table("g").read().rdd.getNumPartitions() == 1
 
 
 def test_values_are_those_of_the_row_in_each_query(catalog: Catalog) -> None:
@@ -312,6 +313,7 @@ REFUSED = {
     ("c TINYINT", "fields__c__max", "128"): "'fields.c.max': expected a whole number from -128 to 127, got '128'",
     ("c INT", "fields__c__max", "1.5"): "'fields.c.max': expected a whole number .*, got '1.5'",
     ("c DECIMAL(3, 1)", "fields__c__max", "100"): "expected a number from -99.9 to 99.9, got '100'",
+    ("c DECIMAL(38, 0)", "fields__c__min", "-1e38"): f"expected a number from -{'9' * 38} to {'9' * 38}, got '-1e38'",
     ("c DOUBLE", "fields__c__max", "NaN"): "'fields.c.max': expected a number from .*, got 'NaN'",
     ("c DOUBLE", "fields__c__max", "-1"): "'fields.c.min': expected at most 'fields.c.max', which is -1, got 0",
     ("c INT", "fields__c__null_rate", "1.5"): "'fields.c.null-rate': expected a number from 0 to 1, got '1.5'",
