@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 
 from log_system.kafka import published_positions
 from log_system.kafka.client import connect
-from log_system.kafka.client.connect import KafkaClient, take_over
+from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, take_over
 from log_system.kafka.client.process_bound import BoundProducer
 from log_system.kafka.publisher import eager_producer, partition_tasks
 from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
+from log_system.local_kafka.owned import LocalKafka
+from log_system.local_kafka.server import free_port
 from tablestore.context import TableContext
-from tablestore.write.publish import recover
+from tablestore.write.publish import PublishPendingError, recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table, publisher_of, write
@@ -105,6 +108,39 @@ def test_publishers_that_were_fenced_leave_no_client_behind(
         writer.discard()
     del publishers, writers, writer
     assert left_since(before) == []
+
+
+def test_a_publisher_whose_broker_is_away_leaves_no_client_behind(tmp_path: Path, topic: Callable[[], str]) -> None:
+    before = producers()
+    with LocalKafka() as broker:
+        rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__request-timeout": "2 s"})
+        writer = rig.writer()
+        write(writer, changes(1))
+    with pytest.raises(PublishPendingError):
+        write(writer, changes(2))
+    rig.close()
+    del writer
+    assert left_since(before) == []
+
+
+def test_a_publisher_that_is_idle_while_its_broker_restarts_publishes_at_once(
+    tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client waits in vain for a group's coordinator that was restarted since it was used (librdkafka #5511)."""
+    folder, port = tmp_path / "kafka", free_port()
+    with LocalKafka(folder, port) as broker:
+        rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic())
+        writer = rig.writer()
+        write(writer, changes(1))
+        used = time.monotonic()
+    with LocalKafka(folder, port):
+        remembered = float(str(PRODUCER_DEFAULTS["metadata.max.age.ms"])) / 1000
+        time.sleep(max(0.0, used + remembered + 2 - time.monotonic()))
+        write(writer, changes(2))
+        rig.audit()
+        rig.close()
+    assert "publishing to the log failed" not in caplog.text
+    assert "send-offsets" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_tasks_that_fail_with_records_under_way_leave_no_client_behind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, wait
@@ -169,10 +170,7 @@ def answered(
             left = max(ATTEMPT_SECONDS, until - time.monotonic())
             futures = ask(admin, min(seconds, client.request_seconds, left))
             while wait(futures.values(), _LOOK_SECONDS).not_done:
-                with suppress(KafkaException):
-                    # All topics: the answer for a single one that does not exist, such as one of Kafka's own, may not
-                    # come.
-                    admin.list_topics(timeout=2 * _LOOK_SECONDS)
+                _look_brokers_up(admin)
             errors = (future.exception() for future in futures.values())
             if not any(isinstance(error, KafkaException) and is_unavailable(error) for error in errors):
                 return futures
@@ -182,6 +180,19 @@ def answered(
         forget(admin)
         seconds *= ATTEMPT_GROWTH
         time.sleep(SETTLE_STEP_SECONDS)
+
+
+def _look_brokers_up(admin: AdminClient) -> None:
+    def look() -> None:
+        with suppress(KafkaException):
+            # All topics: the answer for a single one that does not exist, such as one of Kafka's own, may not come.
+            admin.list_topics(timeout=2 * _LOOK_SECONDS)
+
+    # A call of the client that fails leaks the error that is being handled in its thread (confluent-kafka 2.16), here
+    # one of a publisher, whose traceback holds its producer with all threads and connections.
+    thread = threading.Thread(target=look, name="look-brokers-up", daemon=True)
+    thread.start()
+    thread.join()
 
 
 def answer(client: KafkaClient, doing: str, ask: Callable[[AdminClient, float], Mapping[Any, Future[T]]]) -> T:

@@ -49,6 +49,11 @@ PRODUCER_DEFAULTS: Final[Mapping[str, Setting]] = {
     "message.max.bytes": 65_536 * 1024,
     # How long librdkafka waits until it reports that a topic does not exist (default: 30 s).
     "topic.metadata.propagation.max.ms": 10_000,
+    # How long the client remembers the coordinator of a group that it does not use (default: 15 min). It waits in vain
+    # for one that was restarted meanwhile (see send_offsets), and the producer is then left behind, with a thread that
+    # wakes a thousand times a second. A topic's leaders are remembered as long, unless they are looked up before.
+    "metadata.max.age.ms": 10_000,
+    "topic.metadata.refresh.interval.ms": 4_000,
 }
 
 _CONSUMER: Final[Mapping[str, Setting]] = {
@@ -448,16 +453,16 @@ def _ours(
 
 
 def _release_frames(error: BaseException) -> None:
-    """Release the frames of an error and of all that led to it.
+    """Release the frames of an error of the client, and the errors that were handled when it was raised.
 
-    If delivery callbacks run while an exception is set, the client holds on to that exception forever. Its frames hold
-    the client, whose threads and connections would stay until the process ends.
+    If delivery callbacks run while an exception is set, the client holds on to that exception forever. Its frames, and
+    those of the other errors, hold clients, whose threads and connections would stay until the process ends.
     """
-    chain: list[BaseException | None] = [error]
-    while chain:
-        if (each := chain.pop()) is not None and each.__traceback__ is not None:
-            each.__traceback__ = None
-            chain += [each.__cause__, each.__context__]
+    each: BaseException | None = error
+    while each is not None:
+        led_to_it = each.__cause__ or (each.__context__ if isinstance(each, SystemError) else None)
+        each.__traceback__ = each.__context__ = None
+        each = led_to_it
 
 
 def send_offsets(client: KafkaClient, producer: Any, offsets: Sequence[TopicPartition], group: Any) -> None:
