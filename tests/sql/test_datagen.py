@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time as clock
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,7 +16,7 @@ from tablestore.connectors import read
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.harness.spark_tables import shuffle_partitions
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import until
 from tests.sql.test_run import BATCH, rows
 
 HEX = set("0123456789abcdef")
@@ -233,13 +232,6 @@ def test_a_mock_of_a_table(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT COUNT(DISTINCT id), MIN(CHAR_LENGTH(buyer.name)) FROM orders") == [(10, 5)]
 
 
-def wait_for(done: Callable[[], bool]) -> None:
-    until = clock.monotonic() + PATIENCE_SECONDS
-    while not done():
-        assert clock.monotonic() < until
-        clock.sleep(0.2)
-
-
 def test_a_stream_goes_on_after_a_restart_with_each_row_once(catalog: Catalog, spark: SparkSession) -> None:
     declare(catalog, "a BIGINT, s STRING", rows_per_second=500, fields__s__length=3)
     catalog.sql("CREATE TABLE t (a BIGINT, s STRING)")
@@ -251,7 +243,7 @@ def test_a_stream_goes_on_after_a_restart_with_each_row_once(catalog: Catalog, s
     for _ in range(2):
         (query,) = catalog.sql("INSERT INTO t SELECT * FROM g").queries
         try:
-            wait_for(lambda: count() > (ends[-1] if ends else 0))
+            until(lambda: count() > (ends[-1] if ends else 0))
         finally:
             query.stop()
         ends.append(count())
@@ -269,7 +261,7 @@ def test_words_are_counted_as_they_come(catalog: Catalog, spark: SparkSession) -
     with shuffle_partitions(spark, 1):
         (query,) = catalog.sql("INSERT INTO word_count SELECT word, COUNT(*) FROM word_table GROUP BY word").queries
         try:
-            wait_for(lambda: catalog.table("word_count").read().count() == 16)
+            until(lambda: catalog.table("word_count").read().count() == 16)
         finally:
             query.stop()
     counts = {row.word: row.cnt for row in catalog.table("word_count").read().collect()}
@@ -289,7 +281,7 @@ def test_windows_end_by_the_watermark(catalog: Catalog, spark: SparkSession, com
             "FROM TABLE(TUMBLE(TABLE g, DESCRIPTOR(at), INTERVAL '1' SECOND)) GROUP BY window_start, window_end"
         ).queries
         try:
-            wait_for(lambda: catalog.table("t").read().count() >= 3)
+            until(lambda: catalog.table("t").read().count() >= 3)
         finally:
             query.stop()
     found = sorted(tuple(row) for row in catalog.table("t").read().collect())

@@ -49,9 +49,9 @@ PRODUCER_DEFAULTS: Final[Mapping[str, Setting]] = {
     "message.max.bytes": 65_536 * 1024,
     # How long librdkafka waits until it reports that a topic does not exist (default: 30 s).
     "topic.metadata.propagation.max.ms": 10_000,
-    # How long the client remembers the coordinator of a group that it does not use (default: 15 min). It waits in vain
-    # for one that was restarted meanwhile (see send_offsets), and the producer is then left behind, with a thread that
-    # wakes a thousand times a second. A topic's leaders are remembered as long, unless they are looked up before.
+    # How long the client remembers a group's coordinator that it does not use (default: 15 min). If that was restarted
+    # meanwhile, the client waits for it in vain (see send_offsets), and is left behind with a thread that wakes a
+    # thousand times a second. What it knows about topics expires after the same time, so it looks that up more often.
     "metadata.max.age.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 4_000,
 }
