@@ -501,12 +501,13 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
         ("SET 'execution.runtime-mode' = 'fast'", "expected 'streaming' or 'batch', got 'fast'"),
         ("SET 'tablestore.addresses' = 'localhost:9092'", "expected pairs"),
         ("RESET 'nothing'", "unknown setting"),
-        ("SET 'execution.checkpointing.interval' = '3 s'", "'tablestore.trigger' is the interval"),
+        ("SET 'execution.checkpointing.interval' = 'often'", "expected a duration"),
+        ("SET 'execution.checkpointing.timeout' = '3 s'", "'execution.checkpointing.interval' is the interval"),
         ("SET 'table.exec.mini-batch.enabled' = 'true'", "not supported: queries run in micro-batches"),
         ("SET 'table.exec.state.ttl' = '1 h'", "wrong once state has expired"),
         ("SET 'table.exec.state.ttls' = '1 h'", "unknown setting"),
         ("SET 'parallelism.default' = '1'", "use 'spark.sql.shuffle.partitions'"),
-        ("SET 'sql-client.execution.result-mode' = 'tableau'", "the options of 'tablestore sql'"),
+        ("SET 'sql-client.execution.result-mode' = 'changelog'", "the options of 'tablestore sql'"),
         ("RESET 'state.backend.type'", "'spark.sql.streaming.stateStore.providerClass' is its backend"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
@@ -515,6 +516,17 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
     assert dict(catalog.sql("SET").rows)["execution.runtime-mode"] == "streaming"
     catalog.sql("RESET")
     assert "spark.hadoop.fs.s3a.secret.key" not in dict(catalog.sql("SET").rows)
+
+
+def test_the_interval_between_checkpoints_is_that_between_micro_batches(catalog: Catalog) -> None:
+    settings = catalog._scope.settings
+    assert settings.trigger == {"processingTime": "0 milliseconds"}
+    catalog.sql("SET 'execution.checkpointing.interval' = '10 s'; SET 'sql-client.execution.result-mode' = 'tableau'")
+    assert settings.trigger == {"processingTime": "10000 milliseconds"}
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    assert settings.trigger == {"availableNow": True}
+    catalog.sql("RESET 'tablestore.trigger'; RESET 'execution.checkpointing.interval'")
+    assert settings.trigger == {"processingTime": "0 milliseconds"}
 
 
 def test_addresses_are_mapped_for_the_session(catalog: Catalog) -> None:

@@ -18,6 +18,7 @@ from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration
 ADDRESSES: Final = "tablestore.addresses"
 MODE: Final = "execution.runtime-mode"
 CHECKPOINTS: Final = "execution.checkpointing.dir"
+INTERVAL: Final = "execution.checkpointing.interval"
 NAME: Final = "pipeline.name"
 ZONE: Final = "table.local-time-zone"
 TRIGGER: Final = "tablestore.trigger"
@@ -46,7 +47,7 @@ _OF_FLINK: Final[Mapping[str, str]] = {
     ),
     "table.optimizer": "Spark plans the queries, by settings 'spark.sql.*'.",
     "execution.checkpointing": (
-        f"each micro-batch is a checkpoint. '{TRIGGER}' is the interval between them, '{CHECKPOINTS}' the place."
+        f"each micro-batch is a checkpoint. '{INTERVAL}' is the interval between them, '{CHECKPOINTS}' the place."
     ),
     "state": (
         f"state is in '{CHECKPOINTS}', kept by Spark: 'spark.sql.streaming.stateStore.providerClass' is its backend."
@@ -63,6 +64,7 @@ _OF_FLINK: Final[Mapping[str, str]] = {
 _AS_HERE: Final[Mapping[str, str]] = {
     "table.exec.sink.upsert-materialize": "none",
     "execution.checkpointing.mode": "exactly_once",
+    "sql-client.execution.result-mode": "tableau",
     "table.dml-sync": "true",
 }
 """Values of Flink's settings that say what is always so here: they are accepted, and change nothing."""
@@ -109,7 +111,8 @@ _SETTINGS: Final[Mapping[str, OptionSpec[Any]]] = {
         OptionSpec(NAME, text("a name"), ""),
         OptionSpec(ZONE, text("a time zone such as 'Europe/Berlin'"), ""),
         OptionSpec(IDLE_TIMEOUT, duration_or_ms(), "0"),
-        OptionSpec(TRIGGER, _TRIGGER, "0"),
+        OptionSpec(INTERVAL, duration_or_ms(), "0"),
+        OptionSpec(TRIGGER, _TRIGGER, ""),
         OptionSpec(HINTS, BOOLEAN, "true"),
         OptionSpec(NULLS, choice(("ERROR", "DROP")), "ERROR"),
         OptionSpec(LENGTHS, choice(("IGNORE", "TRIM_PAD")), "IGNORE"),
@@ -189,7 +192,7 @@ class Settings:
     @property
     def trigger(self) -> Mapping[str, Any]:
         """The keyword arguments for Spark's ``trigger``."""
-        return _trigger(self.get(TRIGGER))
+        return _trigger(self.get(TRIGGER) or self.get(INTERVAL))
 
     def servers(self, text: str) -> str:
         """Return a list of broker addresses with each replaced by the one the session maps it to."""
