@@ -350,6 +350,15 @@ def test_an_unbounded_table_is_read_as_a_stream_only(catalog: Catalog) -> None:
             catalog.sql(text)
 
 
+def test_a_bounded_table_is_read_in_python_as_a_batch_only(catalog: Catalog) -> None:
+    declare(catalog, "c INT", "bounded", number_of_rows=3)
+    declare(catalog, "c INT, PRIMARY KEY (c) NOT ENFORCED", "endless")
+    assert catalog.table("endless").read_stream(ordered=True).columns == ["c"]
+    assert catalog.table("bounded").read().count() == 3
+    with pytest.raises(InvalidInputError, match="a bounded 'datagen' table is no stream: use read"):
+        catalog.table("bounded").read_stream()
+
+
 @pytest.mark.parametrize(
     ("connector", "hint"),
     [("print", "A continuous SELECT shows"), ("filesystem", "a store table"), ("datagem", "Did you mean 'datagen'")],

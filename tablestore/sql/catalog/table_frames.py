@@ -180,13 +180,13 @@ class GeneratedTable(ConnectorTable):
         return with_computed(bounded_rows(self._scope.spark, table, table.rows), self._made)
 
     def read_stream(self, *, ordered: bool = False) -> DataFrame:
-        """Return the table's rows as a stream, which is unbounded.
+        """Return the table's rows, which are no changes, as a stream.
 
         Raises:
             InvalidInputError: the table is bounded.
         """
         table = self._generated()
-        if table.rows is not None or ordered:
+        if table.rows is not None:
             msg = f"table '{self.name}': a bounded 'datagen' table is no stream: use read()."
             raise InvalidInputError(msg)
         return with_computed(endless_rows(self._scope.spark, table), self._made)
