@@ -203,9 +203,10 @@ def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> s
     is_lax, path = _steps(call.args["path"].name)
     at = f"TRY_VARIANT_GET(TRY_PARSE_JSON({text}), {path}, 'variant')"
     kind, found = f"SCHEMA_OF_VARIANT({at})", f"GET_JSON_OBJECT({text}, {path})"
-    name = str(call.sql_name())
-    empty = _behaviour(call.args.get("empty"), defaults[0], f"{name}: there is no value at the path")
-    error = _behaviour(call.args.get("error"), defaults[1], f"{name}: the text is not JSON, or the path is not in it")
+    name, returned = str(call.sql_name()), call.args.get("returning")
+    given = [f"CAST({each} AS {_RETURNED[returned.this] if returned else 'STRING'})" for each in defaults]
+    empty = _behaviour(call.args.get("empty"), given[0], f"{name}: there is no value at the path")
+    error = _behaviour(call.args.get("error"), given[1], f"{name}: the text is not JSON, or the path is not in it")
     missing = empty if is_lax else error
     if isinstance(call, JsonExists):
         missing = "FALSE" if is_lax or call.args.get("error") is None else error
@@ -216,7 +217,6 @@ def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> s
     nothing += f" WHEN {kind} = 'VOID' THEN {empty}"
     is_nested = f"({kind} LIKE 'OBJECT<%' OR {kind} LIKE 'ARRAY<%')"
     if isinstance(call, JsonValue):
-        returned = call.args.get("returning")
         value = found if returned is None else f"TRY_CAST({found} AS {_RETURNED[returned.this]})"
         return f"({nothing} WHEN {is_nested} THEN {missing} WHEN {value} IS NULL THEN {error} ELSE {value} END)"
     wrapper = call.args["wrapper"].name
