@@ -15,12 +15,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from snapshot.errors import UnavailableError
+from snapshot.threads import Threads
 
 JAVA_VERSION_MIN = 17
 DIGESTS = Path(__file__).with_name("jars.sha256")
@@ -158,7 +158,7 @@ def digests_of(folder: Path) -> dict[str, str]:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     jars = sorted(folder.glob("*.jar"))
-    with ThreadPoolExecutor() as threads:
+    with Threads(os.cpu_count() or 1, "digests") as threads:
         return dict(zip((jar.name for jar in jars), threads.map(digest, jars), strict=True))
 
 

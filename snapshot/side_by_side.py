@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from snapshot.storage import Storage
+from snapshot.threads import Threads
 
 _THREADS_MAX: Final = 16
 Found = TypeVar("Found")
@@ -20,6 +20,6 @@ def side_by_side(storage: Storage, *calls: Callable[[], Found]) -> Iterator[Foun
     """
     if storage.is_local or len(calls) < 2:
         return (call() for call in calls)
-    with ThreadPoolExecutor(min(len(calls), _THREADS_MAX), thread_name_prefix="tablestore-ask") as pool:
+    with Threads(min(len(calls), _THREADS_MAX), "tablestore-ask") as pool:
         futures = [pool.submit(call) for call in calls]
     return (future.result() for future in futures)

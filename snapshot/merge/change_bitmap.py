@@ -8,7 +8,6 @@ Only the keys, kinds and order of the changes are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,6 +23,7 @@ from snapshot.merge.key_bitmap import KeyBitmap, numbers_of
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.system_columns import SEQ, SNAPSHOT
 from snapshot.storage import Storage, storage_errors
+from snapshot.threads import Threads
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def current_changes(
         None if the range of keys is too large for a bitmap.
     """
     threads = min(threads, len(files))
-    with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+    with Threads(threads, "read-keys") if threads > 1 else nullcontext() as pool:
         # Many small buckets are read one after another: a thread would take as long to start as to read a file.
         read = list((pool.map if pool else map)(lambda file: _read(storage, file[0], file[1], key), files))
     named = [each.named() for each in read]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import chain
 from queue import Queue
 
@@ -13,6 +13,7 @@ from snapshot.schema.spec import TableSpec
 from snapshot.staging.parquet_writer import split_by_bucket, split_by_values
 from snapshot.staging.stage import StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import accept_staged, staged_to_arrow
+from snapshot.threads import Threads
 from tablestore.local.repeatable import Batches
 from tablestore.local.threads import cores
 from tablestore.write.arrow_input import prepare_batches
@@ -47,7 +48,7 @@ def stage_rows(rows: Batches, stager: Stager) -> list[StagedFile]:
         return staged_to_arrow(stager, prepare_batches(rows.part(number, threads), spec, task=number), number)
 
     # Files sort by task, so the rows stay in order.
-    with ThreadPoolExecutor(threads, thread_name_prefix="tablestore-stage") as pool:
+    with Threads(threads, "tablestore-stage") as pool:
         running = [pool.submit(stage, number) for number in range(threads)]
     return _accept(stager, running)
 
@@ -100,7 +101,7 @@ def _stage_in_threads(parts: Iterator[tuple[int, pa.RecordBatch]], stager: Stage
             for _ in waiting:
                 pass
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="tablestore-stage") as pool:
+    with Threads(threads, "tablestore-stage") as pool:
         running = [pool.submit(work, number) for number in range(threads)]
         end: _AbandonedError | None = _AbandonedError()
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from queue import Empty, Full, Queue
-from threading import Event, Lock
+from threading import Event, Lock, current_thread, main_thread
 from typing import TypeVar
 
 import pyarrow as pa
 
+from snapshot.errors import UnavailableError
 from snapshot.records import Split
+from snapshot.threads import Threads
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -29,8 +30,8 @@ def cores() -> int:
 
 def run_in_threads(tasks: Sequence[Task], work: Callable[[Task], Result]) -> list[Result]:
     """Run tasks in one thread per core; once all have ended, raise the error of the first task that failed."""
-    with ThreadPoolExecutor(cores(), thread_name_prefix="tablestore") as pool:
-        return list(pool.map(work, tasks))
+    with Threads(cores(), "tablestore") as threads:
+        return threads.map(work, tasks)
 
 
 def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatch]:
@@ -42,6 +43,7 @@ def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatc
 
     Raises:
         TableStoreError: the error of the first split that failed; the others are abandoned.
+        UnavailableError: the main thread and the thread that read so far have ended.
     """
     if threads <= 1 or len(parts) <= 1:
         for part in parts:
@@ -49,7 +51,7 @@ def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatc
         return
     count = min(threads, len(parts))
     work = _Work(parts, count)
-    with ThreadPoolExecutor(count, thread_name_prefix="tablestore-read") as pool:
+    with Threads(count, "tablestore-read") as pool:
         try:
             running = [pool.submit(work.run) for _ in range(count)]
             while (batch := work.next()) is not None:
@@ -81,6 +83,7 @@ class _Work:
         self._running = threads
         self._lock = Lock()
         self._stopped = Event()
+        self._reader = current_thread()
         self._ready: Queue[pa.RecordBatch | None] = Queue(threads * _WAITING_PER_THREAD)
 
     def run(self) -> None:
@@ -105,6 +108,7 @@ class _Work:
 
     def next(self) -> pa.RecordBatch | None:
         """Return the next batch; None when all threads have ended."""
+        self._reader = current_thread()
         while True:
             with self._lock:
                 ended = not self._running
@@ -128,8 +132,15 @@ class _Work:
                 self._ready.put(batch, timeout=_LOOK_SECONDS)
                 return True
             except Full:
-                continue
+                if self._program_has_ended():
+                    msg = "the rows cannot be read to their end: the program has ended"
+                    raise UnavailableError(msg) from None
         return False
+
+    def _program_has_ended(self) -> bool:
+        """Return whether Python waits only for threads that read ahead, as for those of a reader that stopped early."""
+        reader = self._reader
+        return not main_thread().is_alive() and (reader.daemon or not reader.is_alive())
 
 
 def _as_generator(batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -40,6 +39,7 @@ from log_system.kafka.record_limits import record_limit
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import CorruptedError, UnavailableError
 from snapshot.records import ChangeSet, SentRange, Snapshot
+from snapshot.threads import Threads
 
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
@@ -52,8 +52,8 @@ SentSnapshots = Mapping[int, Mapping[int, RegisterPosition]]
 
 def run_here(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
     """Run publishing tasks in this process, for callers without a Spark session."""
-    with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
-        return list(pool.map(publish_partition, tasks))
+    with Threads(_THREADS_MAX, "publish") as threads:
+        return threads.map(publish_partition, tasks)
 
 
 class KafkaPublisher:
@@ -287,8 +287,8 @@ class KafkaPublisher:
         if threads == 1:
             send(partitions, codecs[0])
         else:
-            with ThreadPoolExecutor(threads, thread_name_prefix="publish") as pool:
-                list(pool.map(send, shares, codecs))
+            with Threads(threads, "publish") as pool:
+                pool.map(send, shares, codecs)
         return senders
 
     def _publish_by_tasks(self, changes: ChangeSet, missing: Sequence[int]) -> None:
@@ -339,8 +339,8 @@ class KafkaPublisher:
             with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
                 take_over(self._log.producer(partition), self._log.client.wait_seconds)
 
-        with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
-            list(pool.map(fence, range(self._log.partitions)))
+        with Threads(_THREADS_MAX, "fence") as threads:
+            threads.map(fence, range(self._log.partitions))
 
     def _list(self, changes: ChangeSet, ends: SnapshotEnds) -> IndexEntry:
         """Write and return the index entry of a snapshot that the log holds.

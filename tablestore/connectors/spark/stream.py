@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - Spark's process calls from its main thread
 from dataclasses import dataclass
 from typing import Any, Final
 
