@@ -381,6 +381,8 @@ def test_aggregates_treat_nulls_as_in_flink(catalog: Catalog, text: str, expecte
         ("ARRAY_AGG(v ORDER BY v)", r"ORDER BY ...\) is not supported: use ARRAY_SORT"),
         ("COLLECT(v)", "COLLECT is not supported: there is no type MULTISET; use ARRAY_AGG"),
         ("current_watermark(v)", "CURRENT_WATERMARK is not supported: Spark tells rows no watermark. Leave"),
+        ("v = ANY (SELECT 1)", "ANY, SOME and ALL of a query are not supported: use IN, or its MIN or MAX"),
+        ("v > ALL (SELECT 1)", "ANY, SOME and ALL of a query are not supported"),
         ("JSON_ARRAYAGG(v) OVER (PARTITION BY v)", "JSON_ARRAYAGG OVER .* is not supported: use GROUP BY"),
         ("JSON_ARRAYAGG(DISTINCT v)", "expected '\\)', got 'DISTINCT'"),
         ("(v, v) OVERLAPS (v, v, v)", "OVERLAPS: expected \\(start, end or interval\\)"),

@@ -181,16 +181,8 @@ class QueryReader(JsonReader):
                 self.raise_error("expected a query and nothing else in it", start)
             if isinstance(node, exp.Placeholder | exp.Parameter):
                 self.raise_error("parameters are not supported: write the value", start)
-            if isinstance(node, exp.DataType) and node.this == exp.DType.TIMESTAMPTZ:
-                self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
-            if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
-                self.raise_error("ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))", start)
-            if isinstance(node, exp.Anonymous) and (why := _NO_FUNCTIONS.get(node.name.upper())):
-                self.raise_error(f"{node.name.upper()} is not supported: {why}", start)
-            if isinstance(node, exp.Overlaps) and not is_of_periods(node):
-                self.raise_error("OVERLAPS: expected (start, end or interval) OVERLAPS (start, end or interval)", start)
-            if isinstance(node, exp.Window) and isinstance(node.this, JsonAggregate):
-                self.raise_error(f"{node.this.sql_name()} OVER (...) is not supported: use GROUP BY", start)
+            if (reason := _refused(node)) is not None:
+                self.raise_error(reason, start)
 
     def _parse_table_alias(self, *args: object, **named: object) -> exp.TableAlias | None:
         word, after = self._curr, self._next
@@ -309,6 +301,23 @@ class QueryReader(JsonReader):
         """Return whether a parenthesis opens a list of column names, not a query."""
         is_open = bool(self._curr) and self._curr.token_type == TokenType.L_PAREN
         return is_open and not (self._next and self._next.token_type in _STARTS)
+
+
+def _refused(node: exp.Expr) -> str | None:
+    """Return why a part of a query is not supported, or None if it is."""
+    if isinstance(node, exp.DataType) and node.this == exp.DType.TIMESTAMPTZ:
+        return f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ"
+    if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
+        return "ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))"
+    if isinstance(node, exp.Anonymous) and (why := _NO_FUNCTIONS.get(node.name.upper())):
+        return f"{node.name.upper()} is not supported: {why}"
+    if isinstance(node, exp.Any | exp.All) and isinstance(node.this, exp.Query):
+        return "ANY, SOME and ALL of a query are not supported: use IN, or its MIN or MAX"
+    if isinstance(node, exp.Overlaps) and not is_of_periods(node):
+        return "OVERLAPS: expected (start, end or interval) OVERLAPS (start, end or interval)"
+    if isinstance(node, exp.Window) and isinstance(node.this, JsonAggregate):
+        return f"{node.this.sql_name()} OVER (...) is not supported: use GROUP BY"
+    return None
 
 
 def _missing(node: exp.Expr) -> str | None:
