@@ -363,6 +363,7 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
     between = "o.id = s.oid AND s.st BETWEEN o.ts AND o.ts + INTERVAL '10' SECOND"
     found = seen(catalog, f"SELECT o.id, s.st FROM o JOIN s ON {between}")
     assert found == {("0", at(5)): 1, ("3", at(101)): 1}
+    assert seen(catalog, f"SELECT o.id, s.st FROM o, s WHERE {between}") == found
     found = seen(catalog, f"SELECT o.id, s.st FROM o LEFT JOIN s ON {between}")
     assert found == {("0", at(5)): 1, ("3", at(101)): 1, ("1", "None"): 1, ("2", "None"): 1}
     with pytest.raises(InvalidInputError, match="column 36: a LEFT JOIN of 'o' and 's' without bounds of time"):

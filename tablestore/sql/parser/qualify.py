@@ -5,7 +5,7 @@ This works on SQL trees alone. Later planning steps then need not resolve names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -114,6 +114,40 @@ def _named(column: exp.Column, name: str) -> None:
     column.this.meta.update(places)
 
 
+def join_by_where(select: exp.Select, sources: Mapping[str, Source]) -> None:
+    """Move what joins the tables after a comma or CROSS JOIN from WHERE to their ON, in place.
+
+    A SELECT with a RIGHT or FULL JOIN stays as it is: its WHERE applies to rows of NULLs too.
+    """
+    joins, where, first = select.args.get("joins") or [], select.args.get("where"), select.args.get("from_")
+    if where is None or first is None or any(join.side in {"RIGHT", "FULL"} for join in joins):
+        return
+    seen, rest = {first.this.alias_or_name.lower()}, conjuncts(where.this)
+    aliases = seen | {join.this.alias_or_name.lower() for join in joins}
+    for join in joins:
+        alias = join.this.alias_or_name.lower()
+        seen.add(alias)
+        tables = [_tables_of(each, sources, aliases) for each in rest]
+        own = [each for each, of in zip(rest, tables, strict=True) if alias in of and len(of) > 1 and of <= seen]
+        if join.kind == "CROSS" and any(isinstance(each.unnest(), exp.EQ) for each in own):
+            join.set("kind", None)
+            join.set("on", exp.and_(*own))
+            rest = [each for each in rest if each not in own]
+    select.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+
+
+def _tables_of(condition: exp.Expr, sources: Mapping[str, Source], aliases: Collection[str]) -> set[str]:
+    """Return the lower-case aliases of the tables in a condition; none if one is not known."""
+    found: set[str] = set()
+    for column in condition.find_all(exp.Column):
+        named = [alias for alias, source in sources.items() if source.has(column.name)]
+        owners = [column.table.lower()] if column.table else named if set(aliases) <= set(sources) else []
+        if len(owners) != 1 or owners[0] not in sources:
+            return set()
+        found.update(owners)
+    return set() if condition.find(exp.Query) else found
+
+
 def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[int, ...] | None:
     """Return the positions of key columns among the outputs, or None if one is not an output.
 
@@ -139,4 +173,9 @@ def kept_groups(select: exp.Select, groups: Sequence[exp.Expr]) -> tuple[int, ..
 
 def output_names(select: exp.Select) -> tuple[str, ...]:
     """Return the names of a query's columns; unnamed columns get the names that Flink gives them."""
-    return tuple(each.alias_or_name or f"EXPR${number}" for number, each in enumerate(select.expressions))
+
+    def own(output: exp.Expr) -> str:
+        # sqlglot names a function by its argument.
+        return str(output.alias or (output.name if isinstance(output, exp.Column | exp.Dot) else ""))
+
+    return tuple(own(each) or f"EXPR${number}" for number, each in enumerate(select.expressions))

@@ -34,7 +34,7 @@ from tablestore.sql.catalog.table_references import (
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.qualify import named_table
+from tablestore.sql.parser.qualify import join_by_where, named_table
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
 from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
@@ -64,6 +64,7 @@ from tablestore.sql.queries.windows import windowed
 from tablestore.sql.system_tables.audit_log import stream_of_changes
 
 _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
@@ -168,19 +169,28 @@ def check_replaced(found: Relation, made: CreateTable, key: tuple[int, ...], *, 
 
 @contextmanager
 def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
-    """Turn off Spark's check of unsupported operations while a query with chained stateful operators is started.
+    """Let Spark accept chained stateful operators while a query is started.
 
-    Spark would refuse the chain, since it cannot know that the planned query's result is correct.
+    Spark would refuse the chain, since it cannot know that the planned query's result is correct. And with a single
+    partition, Spark 4.1 runs several of them in one task, takes the state of one for that of another, and fails.
     """
     if not chained:
         yield
         return
-    before = spark.conf.get(_CHECK, "true") or "true"
-    spark.conf.set(_CHECK, "false")
+    wanted = {_CHECK: "false"}
+    if spark.conf.get(_PARTITIONS) == "1":
+        wanted[_PARTITIONS] = "2"
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(_CHECK, before)
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def relation(
@@ -300,6 +310,7 @@ class _Planner:
         spark = self._scope.spark
         if not looked and not any(each.relation.endless for each in parts.inputs):
             return of_rows(over(spark, made, parts.frames()))
+        join_by_where(made, parts.sources())
         made, parts = top_n_query.with_places(made, parts)
         return self._over_parts(made, parts, looked)
 

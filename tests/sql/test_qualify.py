@@ -1,0 +1,49 @@
+"""SELECTs whose tables are joined in WHERE, and the names of columns without one."""
+
+from __future__ import annotations
+
+import pytest
+from sqlglot import exp
+
+from tablestore.sql.parser.dialect import to_spark
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.qualify import Source, join_by_where, output_names
+
+SOURCES = {name: Source(name, (*columns, "x")) for name, columns in {"a": "kn", "b": "jm", "c": "i"}.items()}
+
+
+def select(text: str) -> exp.Select:
+    tree = parse_query(f"SELECT {text}").tree
+    assert isinstance(tree, exp.Select)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a, b WHERE a.k = b.j", "a JOIN b ON a.k = b.j"),
+        ("a CROSS JOIN b WHERE k = j AND n > 1", "a JOIN b ON k = j WHERE n > 1"),
+        ("a, b WHERE a.x < b.x AND (b.x = a.k) AND m = k", "a JOIN b ON a.x < b.x AND b.x = a.k AND m = k"),
+        ("a, b, c WHERE a.k = b.j AND b.x = c.x", "a JOIN b ON a.k = b.j JOIN c ON b.x = c.x"),
+        ("a, b, c WHERE a.k = c.i AND b.x = c.x", "a CROSS JOIN b JOIN c ON a.k = c.i AND b.x = c.x"),
+        ("a, b LEFT JOIN c ON m = i WHERE k = j AND c.x = n", "a JOIN b ON k = j LEFT JOIN c ON m = i WHERE c.x = n"),
+        ("a, b", "a CROSS JOIN b"),
+        ("a, b WHERE a.k < b.j", "a CROSS JOIN b WHERE a.k < b.j"),
+        ("a, b WHERE a.k = 1 OR b.j = a.k", "a CROSS JOIN b WHERE a.k = 1 OR b.j = a.k"),
+        ("a, b WHERE k = x", "a CROSS JOIN b WHERE k = x"),
+        ("a, b RIGHT JOIN c ON b.m = c.i WHERE a.k = b.j", "a CROSS JOIN b RIGHT JOIN c ON b.m = c.i WHERE a.k = b.j"),
+        ("a, b WHERE a.k = (SELECT MAX(b.j))", "a CROSS JOIN b WHERE a.k = (SELECT MAX(b.j))"),
+        ("a, other WHERE a.k = other.j", "a CROSS JOIN other WHERE a.k = other.j"),
+        ("a, b, other WHERE k = j", "a CROSS JOIN b CROSS JOIN other WHERE k = j"),
+        ("a JOIN b ON a.k = b.j WHERE a.n = b.m", "a JOIN b ON a.k = b.j WHERE a.n = b.m"),
+    ],
+)
+def test_equalities_of_where_join_tables_after_a_comma(given: str, expected: str) -> None:
+    made = select(f"1 AS one FROM {given}")
+    join_by_where(made, SOURCES)
+    assert to_spark(made) == f"SELECT 1 AS one FROM {expected}"
+
+
+def test_columns_without_a_name_have_those_of_flink() -> None:
+    made = select("k, a.n AS m, COUNT(*), UPPER('x'), 1, (SELECT 1) AS s, CAST(k AS INT) FROM a")
+    assert output_names(made) == ("k", "m", "EXPR$2", "EXPR$3", "EXPR$4", "s", "EXPR$6")
