@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from snapshot.column_json import Path, with_others
 from snapshot.delta.txn import recorded
 
 INFO_KEY = "tablestore"
@@ -228,14 +229,11 @@ def facts(info: Mapping[str, Any]) -> dict[str, str]:
     return {INFO_KEY: to_json({name: value for name, value in info.items() if name != NOTE}), **note}
 
 
-def with_columns_of_others(schema_json: str, before_json: str, own: Collection[str] | None) -> str:
-    """Return a schema's JSON with those columns of the one before that have none of these names, in lower case."""
+def with_columns_of_others(schema_json: str, before_json: str, own: Collection[Path] | None) -> str:
+    """Return a schema's JSON with those columns and fields of the one before that have none of these paths."""
     if own is None:
         return schema_json
-    schema = json.loads(schema_json)
-    known = {*own, *(field["name"].lower() for field in schema["fields"])}
-    schema["fields"] += [field for field in json.loads(before_json)["fields"] if field["name"].lower() not in known]
-    return json.dumps(schema)
+    return json.dumps(with_others(json.loads(schema_json), json.loads(before_json), lambda path, _: path in own))
 
 
 def metadata(

@@ -19,6 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from snapshot.column_json import Path, lacking
 from snapshot.delta import entries
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
 from snapshot.delta.folder_name import check_folder
@@ -148,10 +149,9 @@ class DeltaLog:
         return bool(self._fresh().base.table.schema() == Schema.from_arrow(without_invariants(schema)))
 
     def lacks(self, schema: pa.Schema) -> list[str]:
-        """Return the names of columns that the last version read lacks or has with another type."""
+        """Return the names of columns that the last version read lacks or has with another type (``lacking``)."""
         state = self._state or self._fresh()
-        there = {each.name: each.type for each in state.base.table.schema().fields}
-        return [each.name for each in Schema.from_arrow(schema).fields if there.get(each.name) != each.type]
+        return lacking(state.base.table.schema().to_json(), Schema.from_arrow(schema).to_json())
 
     def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
         """Return the last version that an application has recorded with its commits (Delta's ``txn`` action).
@@ -291,7 +291,7 @@ class DeltaLog:
         version: int,
         schema: pa.Schema,
         *,
-        own: Collection[str] | None = None,
+        own: Collection[Path] | None = None,
         configuration: Mapping[str, str],
         info: Mapping[str, Any],
         add: Sequence[DataFile] = (),
@@ -302,7 +302,7 @@ class DeltaLog:
         Args:
             version: the version.
             schema: all columns, including partition columns, which cannot change.
-            own: names of all columns that the store ever had in files; those of others stay. None: no others stay.
+            own: paths of all columns and fields that the store ever had in files; those of others stay. None: none.
             configuration: properties to set; others stay.
             info: facts about the commit to record.
             add: files with new data.

@@ -68,7 +68,7 @@ def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch
         if number < 0:
             array = pa.nulls(batch.num_rows, field.type)
         else:
-            array = _fit(batch.column(number), field.type, f"{why}column {named.name!r}")
+            array = fitted(batch.column(number), field.type, f"{why}column {named.name!r}")
         if not named.nullable and array.null_count:
             msg = f"{why}column {named.name!r} is NOT NULL here, but was dropped or made nullable later."
             raise InvalidInputError(msg)
@@ -98,8 +98,12 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     return False
 
 
-def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
-    """Cast an array to a type; struct fields are matched by name, and missing ones become NULL."""
+def fitted(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
+    """Cast an array to a type; struct fields are matched by name, and missing ones become NULL.
+
+    Raises:
+        InvalidInputError: the type cannot be converted; ``what`` begins the message.
+    """
     array = _plain(array)
     source = array.type
     if source == to:
@@ -107,14 +111,14 @@ def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
     if pa.types.is_struct(source) and pa.types.is_struct(to):
         children = dict(zip((field.name for field in source), array.flatten(), strict=True))
         arrays = [
-            _fit(children[f.name], f.type, what) if f.name in children else pa.nulls(len(array), f.type) for f in to
+            fitted(children[f.name], f.type, what) if f.name in children else pa.nulls(len(array), f.type) for f in to
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(to), mask=array.is_null())
     if pa.types.is_list(source) and pa.types.is_list(to):
-        values = _fit(array.values, to.value_type, what)
+        values = fitted(array.values, to.value_type, what)
         return pa.ListArray.from_arrays(_offsets(array), values, type=to, mask=array.is_null())
     if pa.types.is_map(source) and pa.types.is_map(to):
-        keys, items = _fit(array.keys, to.key_type, what), _fit(array.items, to.item_type, what)
+        keys, items = fitted(array.keys, to.key_type, what), fitted(array.items, to.item_type, what)
         return pa.MapArray.from_arrays(_offsets(array), keys, items, type=to, mask=array.is_null())
     if widens(source, to) or _is_label(source, to):
         return array.cast(to)

@@ -67,15 +67,26 @@ def _as_required(values: pa.Array, declared: pa.DataType) -> pa.Array:
             places = np.maximum(np.cumsum(~gone.to_numpy(zero_copy_only=False)) - 1, 0)
             fields = [each.take(pa.array(places)) for each in fields]
         return pa.StructArray.from_arrays(fields, fields=list(declared), mask=gone)
+    kind = declared.item_type if is_.is_map(declared) else declared.value_type
+    return with_items(values, _as_required(items_of(values), kind), declared)
+
+
+def items_of(values: pa.Array) -> pa.Array:
+    """Return the elements of the lists, or the values of the maps, that are not NULL."""
+    return _entries(values.drop_null())[1] if is_.is_map(values.type) else values.flatten()
+
+
+def with_items(values: pa.Array, items: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Return lists or maps of a type with other items, as many as ``items_of`` returns."""
+    gone = values.is_null() if values.null_count else None
     lengths = np.diff(values.offsets.to_numpy())
     if gone is not None:
         lengths[gone.to_numpy(zero_copy_only=False)] = 0
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     if is_.is_map(declared):
-        keys, items = _entries(values.drop_null())
-        return pa.MapArray.from_arrays(offsets, keys, _as_required(items, declared.item_type), declared, mask=gone)
-    elements = _as_required(values.flatten(), declared.value_type)
-    return pa.ListArray.from_arrays(offsets, elements, declared, mask=gone)
+        keys, _ = _entries(values.drop_null())
+        return pa.MapArray.from_arrays(offsets, keys, items, declared, mask=gone)
+    return pa.ListArray.from_arrays(offsets, items, declared, mask=gone)
 
 
 def refuse_nulls_within(values: pa.Array, declared: pa.DataType, path: str) -> None:

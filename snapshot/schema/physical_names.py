@@ -38,7 +38,7 @@ class Columns:
         if PHYSICAL_NAME not in schema_json:
             schema = arrow_columns(schema_json)
             return cls(schema, schema)
-        return cls(arrow_columns(visible_json(schema_json)), arrow_columns(_renamed(schema_json, _as_stored)))
+        return cls(arrow_columns(visible_json(schema_json)), arrow_columns(physical_json(schema_json)))
 
     def loosened(self, but: Collection[str]) -> Columns:
         """Return the same columns, all nullable except the named ones."""
@@ -63,6 +63,11 @@ class Columns:
 def visible_json(schema_json: str) -> str:
     """Return Spark's schema JSON as users see it, without physical names."""
     return schema_json if PHYSICAL_NAME not in schema_json else _renamed(schema_json, _as_named)
+
+
+def physical_json(schema_json: str) -> str:
+    """Return Spark's schema JSON with the physical names in place of the others, as Delta's log has it."""
+    return schema_json if PHYSICAL_NAME not in schema_json else _renamed(schema_json, _as_stored)
 
 
 def compact(schema: object) -> str:

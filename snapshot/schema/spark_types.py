@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from snapshot.column_json import Path, paths
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import check_text
 from snapshot.schema.physical_names import PHYSICAL_NAME
@@ -65,24 +66,9 @@ def without_physical_names(field: StructField) -> dict[str, object]:
     return {key: value for key, value in (field.metadata or {}).items() if key != PHYSICAL_NAME}
 
 
-def physical_paths(schema: StructType) -> set[tuple[str, ...]]:
-    """Return the paths of all fields by physical name, in lower case."""
-    paths: set[tuple[str, ...]] = set()
-
-    def walk(data_type: DataType, parent: tuple[str, ...]) -> None:
-        if isinstance(data_type, StructType):
-            for field in data_type.fields:
-                path = (*parent, physical_name(field).lower())
-                paths.add(path)
-                walk(field.dataType, path)
-        elif isinstance(data_type, ArrayType):
-            walk(data_type.elementType, (*parent, "element"))
-        elif isinstance(data_type, MapType):
-            walk(data_type.keyType, (*parent, "key"))
-            walk(data_type.valueType, (*parent, "value"))
-
-    walk(schema, ())
-    return paths
+def physical_paths(schema: StructType) -> set[Path]:
+    """Return the paths of all columns and fields by physical name, in lower case."""
+    return paths(stored(schema).jsonValue())
 
 
 def path_of(text: str, schema: StructType) -> tuple[str, ...]:

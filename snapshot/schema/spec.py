@@ -8,15 +8,19 @@ such a table.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from snapshot.column_json import VOID, Path, parts, paths, with_others
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.defaults import defaults_in
-from snapshot.schema.physical_names import PHYSICAL_NAME, Columns, compact, visible_json
+from snapshot.schema.json_types import arrow_columns
+from snapshot.schema.physical_names import PHYSICAL_NAME, Columns, compact, physical_json, visible_json
 from snapshot.schema.system_columns import BUCKET, free_name
 
 if TYPE_CHECKING:
@@ -123,42 +127,50 @@ class TableSpec:
         return replace(self, schema_json=earlier.schema_json, since=earlier.since, past=self.past[:number])
 
     @property
-    def stored_names(self) -> set[str]:
-        """The names that columns have or had in files, in lower case."""
+    def stored_paths(self) -> set[Path]:
+        """The paths that columns and fields have or had in files, in lower case."""
         schemas = (self.schema_json, *(each.schema_json for each in self.past))
-        return {name.lower() for each in schemas for name in Columns.of(each).physical.names}
+        return {path for each in schemas for path in paths(json.loads(physical_json(each)))}
 
     def with_columns_of_others(self, delta_json: str) -> TableSpec:
-        """Return the definition with the columns that other Delta writers have added, under names that no user gives.
+        """Return the definition with what other Delta writers have added, as further columns.
+
+        A column that they have added gets a name that no user gives. So does a column in which they have added fields:
+        it is there twice, as the store has it and, under that name, as it is in files. The definition with each column
+        as it is in files is ``in_files`` of the result.
 
         Args:
             delta_json: all columns, as Delta's schema JSON.
 
         Raises:
-            InvalidInputError: such a column has a type that tables do not support.
+            InvalidInputError: such a column or field has a type that tables do not support.
         """
-        known = {name.lower() for name in self.physical.names}
-        others = [
-            {
-                **added,
-                "name": free_name(f"_other_{added['name']}", self.arrow.names),
-                "metadata": {PHYSICAL_NAME: added["name"]},
-            }
-            for added in json.loads(delta_json)["fields"]
-            # A column of NULLs without a type is in no file.
-            if added["name"].lower() not in known and added["type"] != "void"
+        own = json.loads(physical_json(self.schema_json))
+        found = with_others(own, json.loads(delta_json), lambda _, kind: kind == VOID)
+        assert not isinstance(found, str)
+        added = [
+            each
+            for each, mine in zip_longest(found["fields"], own["fields"])
+            if mine is None or each["type"] != mine["type"]
         ]
-        if not others:
+        if not added:
             return self
-        schema = json.loads(self.schema_json)
-        schema["fields"] += others
-        found = replace(self, schema_json=compact(schema))
-        try:
-            found.columns  # noqa: B018 - parses the types
-        except ValueError as error:
-            msg = f"files with a column of another Delta writer cannot be rewritten: {error}. Copy the rows elsewhere."
-            raise InvalidInputError(msg) from error
-        return found
+        _check_types({"fields": added}, paths(own))
+        schema, names = json.loads(self.schema_json), self.arrow.names
+        for each in added:
+            names.append(free_name(f"_other_{each['name']}", names))
+            schema["fields"].append(
+                {**each, "name": names[-1], "nullable": True, "metadata": {PHYSICAL_NAME: each["name"]}}
+            )
+        return replace(self, schema_json=compact(schema))
+
+    @cached_property
+    def in_files(self) -> TableSpec:
+        """Of a definition from ``with_columns_of_others``: each column once, with the fields of other writers."""
+        columns = list(zip(self.physical.names, json.loads(self.schema_json)["fields"], strict=True))
+        last, first = dict(columns), dict(reversed(columns))
+        fields = [{**first[name], "type": last[name]["type"]} for name in dict.fromkeys(self.physical.names)]
+        return replace(self, schema_json=compact({"type": "struct", "fields": fields}))
 
     def with_columns(self, schema_json: str, since: int) -> TableSpec:
         """Return the definition with new columns as of a snapshot."""
@@ -251,3 +263,22 @@ class TableSpec:
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table definition: {error}."
             raise CorruptedError(msg) from error
+
+
+def _check_types(added: dict[str, Any], own: Collection[Path]) -> None:
+    """Check that tables support the types of what other Delta writers have added.
+
+    Raises:
+        InvalidInputError: they do not.
+    """
+    for path, kind in parts({"type": "struct", **added}):
+        if isinstance(kind, str) and tuple(map(str.lower, path)) not in own:
+            try:
+                arrow_columns(compact({"fields": [{"name": path[-1], "type": kind}]}))
+            except ValueError as error:
+                name = ".".join(path)
+                msg = (
+                    f"files with {name!r}, a column or field of another Delta writer, cannot be rewritten: {error}. "
+                    "Copy the rows elsewhere."
+                )
+                raise InvalidInputError(msg) from error

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from snapshot.records import RowCheck
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.fields_of_others import with_fields_of_others
 from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled, with_kind
@@ -48,7 +49,7 @@ class FileRewriter:
     Attributes:
         storage: the table's folder.
         spec: the table, which has no key.
-        stored: the same with the columns of other writers (``TableSpec.with_columns_of_others``).
+        stored: the same with the columns and fields of other writers (``TableSpec.with_columns_of_others``).
         target_bytes: size at which a file is finished.
         check: rejects rows that the log would not accept; None without a log.
     """
@@ -63,15 +64,15 @@ class FileRewriter:
         """Write a task's rows.
 
         Args:
-            batches: the columns of the existing row (NULL for an insert), also those of other writers, an int8 ``Act``
-                and, if rows are updated or inserted, the table's columns of the new row (NULL for a row that is deleted
-                or stays).
+            batches: the existing row (NULL for an insert) with the columns of ``stored``, an int8 ``Act`` and, if rows
+                are updated or inserted, the table's columns of the new row (NULL for a row that is deleted or stays).
             task: the task's number.
 
         Raises:
-            InvalidInputError: a row is invalid, or has NULL in a NOT NULL column.
+            InvalidInputError: a row is invalid, or has NULL in a NOT NULL column; or an update would lose values of a
+                field of another writer.
         """
-        kept = self._data(task, self.stored)
+        kept = self._data(task, self.stored.in_files)
         new = self._data(task, self.spec)
         changes = ParquetFiles(
             self.storage,
@@ -93,11 +94,11 @@ class FileRewriter:
                 has_after = batch.num_columns > width + 1
                 after = self._checked(batch.columns[width + 1 :], acts) if has_after else before.slice(0, 0)
                 act = acts.to_numpy(zero_copy_only=False)
-                kept.write(conform(_only(before, act == Act.KEEP), self.stored.arrow))
+                kept.write(self._in_files(_only(before, act == Act.KEEP)))
                 changes.write(self._as_changes(_only(before, act == Act.DELETE), RowKind.DELETE))
                 if has_after:
                     updated = act == Act.UPDATE
-                    kept.write(conform(_only(self._with_others(after, before), updated), self.stored.arrow))
+                    kept.write(self._in_files(_only(before, updated), _only(after, updated)))
                     changes.write(self._pairs(_only(before, updated), _only(after, updated)))
                     inserted = conform(_only(after, act == Act.INSERT), self.spec.arrow)
                     if self.check is not None:
@@ -120,9 +121,19 @@ class FileRewriter:
     def _data(self, task: int, spec: TableSpec) -> PartitionedFiles:
         return PartitionedFiles(self.storage, spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
 
-    def _with_others(self, rows: pa.RecordBatch, before: pa.RecordBatch) -> pa.RecordBatch:
-        """Return new rows with the values that other writers' columns had before."""
-        return _named([*rows.columns, *before.columns[rows.num_columns :]], self.stored)
+    def _in_files(self, before: pa.RecordBatch, after: pa.RecordBatch | None = None) -> pa.RecordBatch:
+        """Return rows as files hold them: as before or, if given, the new ones, with what others' parts held before."""
+        before = relabelled(conform(before, self.stored.arrow), self.stored.physical)
+        # A column that is there twice is in the files as its second copy.
+        columns = dict(zip(before.schema.names, before.columns, strict=True))
+        if after is not None:
+            new = relabelled(conform(after, self.spec.arrow), self.spec.physical)
+            for shown, name, values in zip(after.schema.names, new.schema.names, new.columns, strict=True):
+                columns[name] = with_fields_of_others(values, columns[name], shown)
+        wanted = self.stored.in_files
+        arrays = [columns[name] for name in wanted.physical.names]
+        rows = pa.RecordBatch.from_arrays(arrays, names=wanted.physical.names)
+        return relabelled(conform(rows, wanted.physical), wanted.arrow)
 
     def _checked(self, columns: list[pa.Array], acts: pa.Array) -> pa.RecordBatch:
         """Return the new rows after checking that they can be stored."""

@@ -159,7 +159,7 @@ class TableFiles:
             UnavailableError: a file system operation failed.
         """
         info, properties = {"kind": "alter", "rows": 0, "commit": commit_id}, {SPEC_PROPERTY: spec.to_json()}
-        own = spec.stored_names
+        own = spec.stored_paths
         return as_snapshot(self.log.alter(snapshot_id, log_schema(spec), own=own, configuration=properties, info=info))
 
     def latest(self, *, fresh: bool = True) -> int:

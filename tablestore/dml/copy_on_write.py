@@ -160,15 +160,13 @@ def _one_each(both: DataFrame, merge: MergeJoin) -> DataFrame:
 def base_rows(spark: SparkSession, table: TableContext, base: int) -> DataFrame:
     """Return a snapshot's rows with the addresses of their files, read by Spark's Delta reader if that is worth it.
 
-    If fields of a struct were changed, Spark cannot adapt older files; our own reader then reads all files.
+    If fields of a struct were changed, Spark cannot adapt files; our own reader then reads all files.
     """
     files = table.files.base_table.files(base)
     if not is_worth_it(files):
         return rows_of(spark, table, files, base, places=True, tasks=parallelism(spark))
     frame = spark.read.format("delta").option("versionAsOf", base).load(table.path)
     rows = shielded(frame, _file_of(frame))
-    if not table.spec.past:
-        return rows
     columns = base_table_columns(rows.schema, table.spec, table.spec.schema.fieldNames())
     if columns is None:
         return rows_of(spark, table, files, base, places=True)
