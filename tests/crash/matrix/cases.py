@@ -106,6 +106,9 @@ class Case:
         if self.kind == REWRITE and call in {*STAGE, *COMMIT}:
             # The first batch only appends: it stages twice, and writes two files.
             return dice.randint(3, 4) if call in STAGE else dice.randint(2, 3)
+        if self.verb == "recover" and self.size == SMALL and call in {"begin", "flush", "offsets", "end"}:
+            # All snapshots share one transaction, after the two of a new table.
+            return 1 if call == "flush" else dice.randint(1, 3)
         if call in {"begin", "offsets", "end"}:
             # A new table's first two transactions say that there are no tasks; those of snapshots follow.
             return dice.randint(1, 5)
