@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
-from tests.harness.spark_tables import shuffle_partitions
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.queries import run_round
 from tests.sql.changes import QUICK_STATE, Follower, Row, Side, ddl, random_side, run
@@ -124,20 +123,6 @@ def test_groups_that_end_are_deleted_where_they_were_written(
     assert rows(catalog, "SELECT * FROM looked") == [(1, 4), (3, 3), (4, 1)]
     assert rows(catalog, "SELECT * FROM copy") == [(1, 5), (4, 2)]
     assert rows(catalog, "SELECT c, s FROM total") == [(2, 7)]
-
-
-def test_distinct_values_are_counted_in_one_partition(catalog: Catalog, spark: SparkSession) -> None:
-    """Spark would run the operators in one task, and take the state of one for that of the other."""
-    catalog.sql(
-        "CREATE TABLE t (g STRING, n INT); CREATE TABLE counts (g STRING, c BIGINT, PRIMARY KEY (g) NOT ENFORCED); "
-        "SET 'tablestore.trigger' = 'available-now'"
-    )
-    with shuffle_partitions(spark, 1):
-        for values in ("('a', 1), ('a', 2), ('b', 1)", "('a', 2), ('b', 3)"):
-            catalog.sql(f"INSERT INTO t VALUES {values}")
-            finish(catalog, "INSERT INTO counts SELECT g, COUNT(DISTINCT n) FROM t GROUP BY g")
-        assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
-    assert rows(catalog, "SELECT * FROM counts") == [("a", 2), ("b", 2)]
 
 
 def test_rows_that_are_taken_from_a_table_without_a_key_end_its_queries(catalog: Catalog) -> None:

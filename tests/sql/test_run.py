@@ -19,6 +19,7 @@ from snapshot.errors import InvalidInputError, TableStoreError
 from tablestore.cli import app
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.spark_tables import shuffle_partitions
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.pairs import Pair, pairs
 
@@ -281,6 +282,21 @@ def test_views_computed_columns_and_cut_timestamps_in_batch(catalog: Catalog) ->
         catalog.sql("INSERT INTO t (a) VALUES (2)")
     assert len(rows(catalog, "SELECT * FROM t")) == 1
     assert "Physical Plan" in catalog.sql("EXPLAIN SELECT * FROM four").rows[0][0]
+
+
+def test_distinct_values_are_counted_in_one_partition(catalog: Catalog, spark: SparkSession) -> None:
+    """Spark would run the compiled operators in one task, and RocksDB take the state of one for that of the other."""
+    catalog.sql(
+        "CREATE TABLE t (g STRING, n INT); CREATE TABLE counts (g STRING, c BIGINT, PRIMARY KEY (g) NOT ENFORCED); "
+        f"SET 'spark.sql.codegen.wholeStage' = 'true'; SET 'spark.sql.codegen.factoryMode' = 'FALLBACK'; {ONCE}"
+    )
+    with shuffle_partitions(spark, 1):
+        for values in ("('a', 1), ('a', 2), ('b', 1)", "('a', 2), ('b', 3)"):
+            catalog.sql(f"INSERT INTO t VALUES {values}")
+            finish(catalog, "INSERT INTO counts SELECT g, COUNT(DISTINCT n) FROM t GROUP BY g")
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
+    catalog.sql("RESET")
+    assert rows(catalog, "SELECT * FROM counts") == [("a", 2), ("b", 2)]
 
 
 def test_explain_plans_streams_and_checks_where_an_insert_writes(catalog: Catalog) -> None:

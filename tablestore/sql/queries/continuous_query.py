@@ -172,7 +172,7 @@ def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
     """Let Spark accept chained stateful operators while a query is started.
 
     Spark would refuse the chain, since it cannot know that the planned query's result is correct. And with a single
-    partition, Spark 4.1 runs several of them in one task, takes the state of one for that of another, and fails.
+    partition it runs several operators in one task, takes the state of one for that of another, and fails (Spark 4.2).
     """
     if not chained:
         yield
