@@ -18,7 +18,6 @@ from rich.console import Console
 
 from log_system.local_kafka.owned import LocalKafka
 from tablestore.session import session
-from tests.conftest import QUICK
 from tests.harness.cluster import LocalCluster
 from tests.soak import retention, sleepers
 from tests.soak.leaders import soak_leaders
@@ -27,7 +26,6 @@ from tests.soak.queries import soak_queries
 from tests.soak.readers import soak_readers
 from tests.soak.retention import soak_retention
 from tests.soak.sleepers import soak_sleepers
-from tests.sql.changes import QUICK_STATE
 
 SOAKS = ("leaders", "readers", "sleepers", "retention", "queries")
 WIDTH = 200
@@ -54,8 +52,9 @@ def run(what: str, folder: Path, *, seconds: float, seed: int, first: int) -> Ou
 
 @contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """Yield a session for queries of a few rows."""
-    spark = session("soak", master="local[2]", warehouse=folder / "spark", config={**QUICK, **QUICK_STATE})
+    """Yield a session that compiles queries and keeps state as users' do; the tests of CI do neither."""
+    config = {"spark.sql.shuffle.partitions": "2"}
+    spark = session("soak", master="local[2]", warehouse=folder / "spark", config=config)
     yield spark
     spark.stop()
 
