@@ -44,6 +44,15 @@ class JoinedRows:
     same: tuple[tuple[tuple[str, str], tuple[str, str], str], ...] = ()
 
 
+def check_kinds(select: exp.Select) -> None:
+    """Raise an error for a join of a kind that tables whose rows change do not have."""
+    for join in select.args.get("joins") or []:
+        method = join.method or ("USING" if join.args.get("using") else "")
+        if method or (join.side or join.kind) not in _SIDES:
+            what = f"{method or join.kind or join.side} JOIN of tables whose rows change"
+            refuse(join.this, what, "use INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
+
+
 def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
     """Join the inputs of a SELECT into a single input.
 
@@ -110,11 +119,7 @@ def _name(node: exp.Expr) -> tuple[str, str] | None:
 
 def _join(left: JoinedRows, join: exp.Join, part: QueryInput) -> tuple[JoinedRows, list[exp.Expr]]:
     """Join one more table, and return the join and the conditions of ON still to be applied to it."""
-    side = _SIDES.get(join.side or join.kind)
-    method = join.method or ("" if not join.args.get("using") else "USING")
-    if side is None or method:
-        what = f"{method or join.kind or join.side} JOIN"
-        refuse(part.place, f"{what} of tables whose rows change", "use INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
+    side = _SIDES[join.side or join.kind]
     equal, others = equalities(join.args.get("on"), left.names, part.alias)
     if not equal:
         refuse(part.place, f"a join with '{part.alias}' without an equality of columns of both", "give one", "JOIN")

@@ -16,7 +16,7 @@ from tablestore.sql.parser.qualify import kept_groups, kept_key, output_names, o
 from tablestore.sql.queries.append_query import KEPT, is_grouped, prepared
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import ROWS, groups_of
-from tablestore.sql.queries.joins import joined
+from tablestore.sql.queries.joins import check_kinds, joined
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_changes, of_groups, tidied
 from tablestore.sql.queries.retraction import retract
@@ -48,6 +48,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[
     for clause in ("laterals", "connect", "match", "pivots"):
         if tree.args.get(clause):
             refuse(tree.expressions[0], f"{clause.upper()} over rows that change", BATCH)
+    check_kinds(tree)
     said = qualified(tree, parts.sources())
     times = {(each.alias, name) for each in parts.inputs for name in each.relation.momentary}
     for node in own_nodes(said):
