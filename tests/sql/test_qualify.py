@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.qualify import Source, join_by_where, output_names
+from tablestore.sql.parser.qualify import Source, join_by_where, join_subqueries, output_names
 
 SOURCES = {name: Source(name, (*columns, "x")) for name, columns in {"a": "kn", "b": "jm", "c": "i"}.items()}
 
@@ -42,6 +42,57 @@ def test_equalities_of_where_join_tables_after_a_comma(given: str, expected: str
     made = select(f"1 AS one FROM {given}")
     join_by_where(made, SOURCES)
     assert to_spark(made) == f"SELECT 1 AS one FROM {expected}"
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "on", "rest"),
+    [
+        ("a.k IN (SELECT j FROM b)", "SELECT j FROM b", ["a.k"], ""),
+        ("k IN (SELECT j FROM b UNION SELECT i FROM c)", "SELECT j FROM b UNION SELECT i FROM c", ["k"], ""),
+        ("(k, n) IN (SELECT j, MAX(m) FROM b GROUP BY j)", "SELECT j, MAX(m) FROM b GROUP BY j", ["k", "n"], ""),
+        ("n > 1 AND (k IN (SELECT j FROM b))", "SELECT j FROM b", ["k"], " WHERE n > 1"),
+        ("EXISTS (SELECT 1 FROM b WHERE b.j = a.k AND m > 2)", "SELECT b.j FROM b WHERE m > 2", ["a.k"], ""),
+        ("EXISTS (SELECT * FROM b WHERE a.n = m + 1 AND (j = a.k))", "SELECT m + 1, j FROM b", ["a.n", "a.k"], ""),
+        ("EXISTS (SELECT 1 FROM b AS a WHERE a.j = 1) AND k IN (SELECT j FROM b)", "SELECT j FROM b", ["k"], None),
+    ],
+)
+def test_subqueries_become_joins_with_their_distinct_rows(
+    given: str, rows: str, on: list[str], rest: str | None
+) -> None:
+    made = select(f"*, a.x AS y FROM a WHERE {given}")
+    join_subqueries(made, lambda _: True)
+    names = ", ".join(f"`_value_{number}`" for number in range(len(on)))
+    equal = " AND ".join(f"{column} = `_in_0`.`_value_{number}`" for number, column in enumerate(on))
+    rest = " WHERE EXISTS(SELECT 1 FROM b AS a WHERE a.j = 1)" if rest is None else rest
+    joined = f"JOIN (SELECT DISTINCT {names} FROM ({rows}) AS _rows({names})) AS `_in_0` ON {equal}{rest}"
+    assert to_spark(made) == f"SELECT `a`.*, a.x AS y FROM a {joined}"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "k NOT IN (SELECT j FROM b)",
+        "k IN (SELECT j FROM b) OR n > 1",
+        "k + 1 IN (SELECT j FROM b)",
+        "k IN (SELECT j FROM b WHERE b.m = a.n)",
+        "k IN (WITH w AS (SELECT j FROM b) SELECT j FROM w)",
+        "k IN (SELECT * FROM b)",
+        "NOT EXISTS (SELECT 1 FROM b WHERE b.j = a.k)",
+        "EXISTS (SELECT 1 FROM b WHERE b.j < a.k)",
+        "EXISTS (SELECT 1 FROM b WHERE b.j = a.k AND b.m < a.n)",
+        "EXISTS (SELECT 1 FROM b JOIN c ON b.m = c.i AND c.x = a.n WHERE b.j = a.k)",
+        "EXISTS (SELECT COUNT(*) FROM b WHERE b.j = a.k)",
+        "EXISTS (SELECT 1 FROM b WHERE b.j = a.k LIMIT 0)",
+    ],
+)
+def test_other_subqueries_stay(given: str) -> None:
+    made = select(f"* FROM a WHERE {given}")
+    before = to_spark(made)
+    join_subqueries(made, lambda _: True)
+    assert to_spark(made) == before
+    made = select("* FROM a WHERE k IN (SELECT j FROM b)")
+    join_subqueries(made, lambda _: False)
+    assert to_spark(made) == "SELECT * FROM a WHERE k IN (SELECT j FROM b)"
 
 
 def test_columns_without_a_name_have_those_of_flink() -> None:

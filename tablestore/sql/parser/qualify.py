@@ -1,16 +1,19 @@
-"""Qualifies a SELECT: expands ``*`` into columns and adds the table to each column.
+"""Rewrites a SELECT before it is planned: adds tables to columns, and joins in FROM what WHERE joins.
 
 This works on SQL trees alone. Later planning steps then need not resolve names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from tablestore.sql.parser.error_location import RefusedError
+
+_NOT_IN_EXISTS = ("with_", "group", "having", "qualify", "distinct", "limit", "offset")
+"""Parts of a SELECT within EXISTS that keep it from being a join."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,99 @@ def _tables_of(condition: exp.Expr, sources: Mapping[str, Source], aliases: Coll
             return set()
         found.update(owners)
     return set() if condition.find(exp.Query) else found
+
+
+def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool]) -> None:
+    """Replace IN and EXISTS of unbounded queries, as conditions of WHERE, by joins with their distinct rows, in place.
+
+    Conditions for which this is not possible stay.
+
+    Args:
+        select: the SELECT.
+        is_endless: whether a query reads an unbounded table.
+    """
+    joins, where, first = select.args.get("joins") or [], select.args.get("where"), select.args.get("from_")
+    if where is None or first is None:
+        return
+    aliases = [item.this.alias_or_name for item in (first, *joins)]
+    if any(isinstance(each, exp.Star) for each in select.expressions) and not all(aliases):
+        return
+    added: list[exp.Join] = []
+    rest: list[exp.Expr] = []
+    for condition in conjuncts(where.this):
+        found = _subquery_of(condition.unnest(), {alias.lower() for alias in aliases})
+        if found is None or not is_endless(found[1]):
+            rest.append(condition)
+        else:
+            added.append(_distinct_join(f"_in_{len(added)}", *found))
+    if not added:
+        return
+    outputs: list[exp.Expr] = []
+    for each in select.expressions:
+        of_all = [exp.Column(this=exp.Star(), table=exp.to_identifier(alias, quoted=True)) for alias in aliases]
+        outputs += of_all if isinstance(each, exp.Star) else [each]
+    select.set("expressions", outputs)
+    select.set("joins", [*joins, *added])
+    select.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+
+
+def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query) -> exp.Join:
+    """Return the join of columns with the distinct rows of a query, which has as many."""
+    names = [exp.to_identifier(f"_value_{number}", quoted=True) for number in range(len(columns))]
+    inner = exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier("_rows"), columns=names))
+    distinct = exp.select(*(exp.column(name.copy()) for name in names)).distinct().from_(inner)
+    equal = [
+        exp.EQ(this=column.copy(), expression=exp.column(name.copy(), table=alias, quoted=True))
+        for column, name in zip(columns, names, strict=True)
+    ]
+    named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+    return exp.Join(this=exp.Subquery(this=distinct, alias=named), on=exp.and_(*equal))
+
+
+def _subquery_of(condition: exp.Expr, outer: Collection[str]) -> tuple[list[exp.Expr], exp.Query] | None:
+    """Return the columns that IN or EXISTS compares, and the query of what they equal; None if there is none."""
+    if isinstance(condition, exp.Exists) and isinstance(condition.this, exp.Select):
+        return _existing(condition.this.copy(), outer)
+    if not isinstance(condition, exp.In) or not isinstance(condition.args.get("query"), exp.Subquery):
+        return None
+    rows, compared = condition.args["query"].unnest(), condition.this
+    columns = list(compared.expressions) if isinstance(compared, exp.Tuple) else [compared]
+    is_plain = all(isinstance(each, exp.Column) for each in columns) and not rows.args.get("with_")
+    same = not any(each.is_star for each in rows.selects) and len(rows.selects) == len(columns)
+    if not is_plain or not same or _names_any(rows, outer):
+        return None
+    return columns, rows.copy()
+
+
+def _existing(rows: exp.Select, outer: Collection[str]) -> tuple[list[exp.Expr], exp.Query] | None:
+    """Return the columns of the tables around EXISTS, and its query, changed in place, with what they equal."""
+    clauses = (rows.args.get("from_"), *(rows.args.get("joins") or []))
+    outer = set(outer) - {each.this.alias_or_name.lower() for each in clauses if each is not None}
+    has_aggregate = any(isinstance(node, exp.AggFunc) for node in own_nodes(rows))
+    if has_aggregate or any(rows.args.get(part) for part in _NOT_IN_EXISTS):
+        return None
+    columns: list[exp.Expr] = []
+    values: list[exp.Expr] = []
+    rest: list[exp.Expr] = []
+    for condition in conjuncts(rows.args["where"].this if rows.args.get("where") else None):
+        one = condition.unnest()
+        sides = [one.this, one.expression] if isinstance(one, exp.EQ) else []
+        theirs = [each for each in sides if isinstance(each, exp.Column) and each.table.lower() in outer]
+        if len(theirs) == 1:
+            columns += theirs
+            values += [each for each in sides if each is not theirs[0]]
+        else:
+            rest.append(condition)
+    if not columns or any(_names_any(each, outer) for each in (*values, *rest)):
+        return None
+    rows.set("expressions", values)
+    rows.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    # The tables of a join may be named only there.
+    return None if _names_any(rows, outer) else (columns, rows)
+
+
+def _names_any(node: exp.Expr, tables: Collection[str]) -> bool:
+    return any(column.table.lower() in tables for column in node.find_all(exp.Column))
 
 
 def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[int, ...] | None:

@@ -34,7 +34,7 @@ from tablestore.sql.catalog.table_references import (
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.qualify import join_by_where, named_table
+from tablestore.sql.parser.qualify import join_by_where, join_subqueries, named_table
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
 from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
@@ -304,6 +304,8 @@ class _Planner:
         made.set("with_", None)
         versions = temporal_joins.take_versions(self._scope, made, self._query)
         looked = take_lookups(self._scope, made)
+        if not looked and not versions:
+            join_subqueries(made, lambda query: self._is_endless(query, known))
         parts = self._parts(made, known, {*looked, *versions})
         if versions:
             made, parts = temporal_joins.version_joined(self._scope, made, parts, versions, self._place)
@@ -366,6 +368,12 @@ class _Planner:
                 refuse(table, f"a query over '{table.name}' within an expression", "the table is unbounded; use a join")
             inner[table.name] = made.rows
         return Parts(tuple(found), inner)
+
+    def _is_endless(self, query: exp.Query, known: Mapping[str, Relation]) -> bool:
+        """Return whether a query within an expression reads an unbounded table."""
+        names = {each.name for each in query.find_all(exp.Table) if isinstance(each.this, exp.Identifier)}
+        found = (known.get(name) or self._table(name) for name in names)
+        return any(each.rows is None or each.endless for each in found)
 
     def _source(self, node: exp.Expr, known: Mapping[str, Relation]) -> Relation | None:
         """Plan an item of FROM; None for one that Spark evaluates itself, such as VALUES."""
