@@ -76,7 +76,9 @@ def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) 
 
 def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:
     """Return the same rows as ``last_per_key`` for input that fits in memory, without the start-up cost of DuckDB."""
-    last = rows.select([*primary_key, SEQ]).group_by(list(primary_key), use_threads=False).aggregate([(SEQ, "max")])
+    # By number: Arrow takes a name that starts with a dot for a path.
+    keys = list(range(len(primary_key)))
+    last = rows.select([*primary_key, SEQ]).group_by(keys, use_threads=False).aggregate([(SEQ, "max")])
     if last.num_rows < rows.num_rows:
         rows = rows.filter(pc.is_in(rows.column(SEQ), value_set=last.column(f"{SEQ}_max")))
     ascends = bool((np.diff(rows.column(SEQ).to_numpy()) > 0).all())

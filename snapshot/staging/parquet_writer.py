@@ -464,7 +464,8 @@ def split_by_values(
         yield (), batch
         return
     table = pa.Table.from_batches([batch.select(columns)]).append_column(SEQ, pa.array(np.arange(batch.num_rows)))
-    groups = table.group_by(list(columns), use_threads=False).aggregate([(SEQ, "list")])
+    # By number: Arrow takes a name that starts with a dot for a path.
+    groups = table.group_by(list(range(len(columns))), use_threads=False).aggregate([(SEQ, "list")])
     for group in groups.to_pylist():
         values = tuple(partition_text(group[name]) for name in columns)
         yield values, batch.take(pa.array(group[f"{SEQ}_list"]))

@@ -19,7 +19,8 @@ def distinct_rows(
     found = wanted.empty_table()
     for batch in batches:
         rows = pa.concat_tables([found, pa.Table.from_batches([batch]).select(names).cast(wanted)])
-        found = rows.group_by(list(names), use_threads=False).aggregate([]).select(names)
+        # By number: Arrow takes a name that starts with a dot for a path.
+        found = rows.group_by(list(range(len(names))), use_threads=False).aggregate([]).select(names)
     return list(found.to_pylist())
 
 

@@ -21,6 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from snapshot.schema.ddl_text import as_schema, columns_of
 from tablestore import LocalTable, TableStore, create_local, open_local, when_matched
@@ -323,6 +324,28 @@ def test_a_batch_is_written_once(make: Callable[..., LocalTable]) -> None:
     assert again.id == first.id
     assert table.count() == 1
     assert table.write(table_of([])) is None
+
+
+@pytest.mark.parametrize("consistency", ["transactional", "eventual"])
+def test_names_that_are_paths_to_arrow_are_names(
+    tmp_path: Path, kafka: LocalKafka, topic: Callable[[], str], consistency: str
+) -> None:
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.topic": topic(),
+        "log.consistency": consistency,
+    }
+    schema = "`.k` BIGINT NOT NULL, `.p` STRING NOT NULL, `.v` STRING"
+    with create_local(
+        tmp_path / "t", schema, primary_key=[".k", ".p"], partition_by=".p", log_system="kafka", options=options
+    ) as table:
+        table.write([{".k": 1, ".p": "a", ".v": "x"}, {".k": 1, ".p": "a", ".v": "y"}, {".k": 2, ".p": "b", ".v": "z"}])
+        table.overwrite([{".k": 3, ".p": "a", ".v": "w"}, {".k": 3, ".p": "a", ".v": None}], dynamic=True)
+        table.update('".k" = 2', {".v": "'u'"})
+        table.compact()
+        found = [tuple(row.values()) for row in table.to_arrow().to_pylist()]
+        assert sorted(found) == [(2, "b", "u"), (3, "a", None)]
+        assert table.verify().ok
 
 
 def test_maintenance_needs_no_spark(make: Callable[..., LocalTable]) -> None:
