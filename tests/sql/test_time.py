@@ -371,6 +371,10 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
 
     catalog.sql("CREATE TABLE price (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql("INSERT INTO price VALUES (0, 'old'), (3, 'old')")
+    windows = "TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '1' MINUTE))"
+    for text in (f"{windows} AS o JOIN price ON o.id = price.id", f"{windows} AS o WHERE id IN (SELECT id FROM price)"):
+        with pytest.raises(InvalidInputError, match="a window over 'o' beside tables whose rows change is not"):
+            catalog.sql(f"SELECT window_start, o.id FROM {text}")
     out = topic()
     stream(catalog, wire, out, "out", "id INT, v STRING", [])
     catalog.sql("SET 'tablestore.trigger' = '0'")

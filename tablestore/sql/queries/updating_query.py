@@ -49,6 +49,10 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[
         if tree.args.get(clause):
             refuse(tree.expressions[0], f"{clause.upper()} over rows that change", BATCH)
     check_kinds(tree)
+    for part in parts.inputs:
+        if part.windows is not None:
+            why = "group its rows by windows first, and INSERT them INTO a table"
+            refuse(part.place, f"a window over '{part.alias}' beside tables whose rows change", why)
     said = qualified(tree, parts.sources())
     times = {(each.alias, name) for each in parts.inputs for name in each.relation.momentary}
     for node in own_nodes(said):
