@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from snapshot.merge.duckdb_engine import errors_mapped, load, read, spilling
 from snapshot.merge.waiting_rows import WaitingRows
-from snapshot.schema.system_columns import SEQ
+from snapshot.schema.system_columns import SEQ, grouped
 
 _FEW_BYTES = 32 << 20
 _MEMORY = "256MB"
@@ -76,9 +76,7 @@ def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) 
 
 def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:
     """Return the same rows as ``last_per_key`` for input that fits in memory, without the start-up cost of DuckDB."""
-    # By number: Arrow takes a name that starts with a dot for a path.
-    keys = list(range(len(primary_key)))
-    last = rows.select([*primary_key, SEQ]).group_by(keys, use_threads=False).aggregate([(SEQ, "max")])
+    last = grouped(rows.select([*primary_key, SEQ]), primary_key).aggregate([(SEQ, "max")])
     if last.num_rows < rows.num_rows:
         rows = rows.filter(pc.is_in(rows.column(SEQ), value_set=last.column(f"{SEQ}_max")))
     ascends = bool((np.diff(rows.column(SEQ).to_numpy()) > 0).all())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,11 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema) and not any(has_required(kind) for kind in schema.types):
         return batch
     return pa.RecordBatch.from_arrays([cast_to(batch.column(f.name), f.type) for f in schema], schema=schema)
+
+
+def grouped(rows: pa.Table, names: Sequence[str]) -> pa.TableGroupBy:
+    """Return rows grouped by columns, which go by number: Arrow takes a name that starts with a dot for a path."""
+    return rows.group_by([rows.column_names.index(name) for name in names], use_threads=False)
 
 
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from snapshot.merge.bucket_hash import bucket_of
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.nested_nulls import has_required
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import BUCKET, SEQ, conform, relabelled
+from snapshot.schema.system_columns import BUCKET, SEQ, conform, grouped, relabelled
 from snapshot.staging.column_encodings import encodings_of
 from snapshot.storage import Storage, storage_errors
 
@@ -464,8 +464,7 @@ def split_by_values(
         yield (), batch
         return
     table = pa.Table.from_batches([batch.select(columns)]).append_column(SEQ, pa.array(np.arange(batch.num_rows)))
-    # By number: Arrow takes a name that starts with a dot for a path.
-    groups = table.group_by(list(range(len(columns))), use_threads=False).aggregate([(SEQ, "list")])
+    groups = grouped(table, columns).aggregate([(SEQ, "list")])
     for group in groups.to_pylist():
         values = tuple(partition_text(group[name]) for name in columns)
         yield values, batch.take(pa.array(group[f"{SEQ}_list"]))

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.duckdb_types import type_name
+from snapshot.schema.system_columns import grouped
 from snapshot.staging.parquet_writer import partition_text
 
 
@@ -19,8 +20,7 @@ def distinct_rows(
     found = wanted.empty_table()
     for batch in batches:
         rows = pa.concat_tables([found, pa.Table.from_batches([batch]).select(names).cast(wanted)])
-        # By number: Arrow takes a name that starts with a dot for a path.
-        found = rows.group_by(list(range(len(names))), use_threads=False).aggregate([]).select(names)
+        found = grouped(rows, names).aggregate([]).select(names)
     return list(found.to_pylist())
 
 
