@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from fsspec.implementations.local import LocalFileOpener
 
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.local_kafka.server import LOOPBACK, free_port
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableStoreError, UnavailableError
 from tablestore import PublishPendingError, open_local
 from tablestore.context import TableContext
@@ -78,13 +78,6 @@ def test_a_disk_that_refuses_names_its_reason(bare: TableContext, code: int, rem
     assert bare.files.latest() == 2
 
 
-def dead_address() -> str:
-    """Give an address at which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{bound.getsockname()[1]}"
-
-
 SASL = {
     "kafka.security.protocol": "SASL_PLAINTEXT",
     "kafka.sasl.mechanism": "PLAIN",
@@ -104,7 +97,7 @@ def test_a_broker_that_cannot_be_used_is_given_up_in_bounded_time_and_named(
 ) -> None:
     monkeypatch.setenv("USER", "alice")
     wrong, error, seen = WRONG[case]
-    servers = dead_address() if case == "dead" else kafka.bootstrap_servers
+    servers = f"{LOOPBACK}:{free_port()}" if case == "dead" else kafka.bootstrap_servers
     options = {
         "kafka.bootstrap.servers": servers, "kafka.topic": topic(), "bucket": 2, "log.request-timeout": "2 s", **wrong
     }  # fmt: skip

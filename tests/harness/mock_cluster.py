@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from log_system.kafka.client import shared_admin
 from log_system.kafka.client.librdkafka_ffi import handle, rdkafka
 
 _INT, _POINTER, _TEXT = ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
@@ -61,11 +62,17 @@ class MockCluster:
 
 @contextmanager
 def mock_cluster(brokers: int) -> Iterator[MockCluster]:
-    """Yield a cluster; broker n has the id n, from 1 on."""
+    """Yield a cluster; broker n has the id n, from 1 on.
+
+    Nothing connects to its ports after that: another server may have them by then, such as one of Spark's.
+    """
     owner = Producer({"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": brokers, "log_level": 0})
     of, address = rdkafka.rd_kafka_handle_mock_cluster, rdkafka.rd_kafka_mock_cluster_bootstraps
     of.restype, of.argtypes = _POINTER, [_POINTER]
     address.restype, address.argtypes = _TEXT, [_POINTER]
     pointer = of(handle(owner))
-    yield MockCluster(address(pointer).decode(), pointer)
-    del owner
+    try:
+        yield MockCluster(address(pointer).decode(), pointer)
+    finally:
+        shared_admin._open.clear()
+        del owner
