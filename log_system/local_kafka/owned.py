@@ -176,9 +176,11 @@ class LocalKafka:
         command = broker.prepare(java)
         remove_dir = str(broker.data_dir) if self._given_dir is None else ""
         watchdog = [sys.executable, "-I", "-S", _watchdog.__file__, str(os.getpid()), str(broker.log), remove_dir]
-        # A new session, so that Ctrl-C in a terminal reaches only the owner, which then stops the broker or dies.
+        # A new process group, so that Ctrl-C in a terminal reaches only the owner, which then stops the broker or dies.
+        # Not a new session: Linux shares processors out by session, and may leave one that is mostly idle waiting for
+        # many seconds while others are busy.
         self._watchdog = subprocess.Popen(
-            [*watchdog, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+            [*watchdog, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
         )
         assert self._watchdog.stdout is not None
         self._pid = int(self._watchdog.stdout.readline())
