@@ -6,7 +6,7 @@ import random
 
 
 def random_query(chance: random.Random) -> str:
-    """Make a query over ``u`` and ``v``: filters, aggregates, HAVING, DISTINCT, unions, joins, queries in queries."""
+    """Make a query over ``u`` and ``v``: filters, aggregates, unions, joins, IN, EXISTS, queries in queries."""
     kept = ["", " WHERE {}n > 0", " WHERE {}g <> 'b'", " WHERE {0}n IS NULL OR {0}m > 0", " WHERE {}k % 2 = 0"]
     chosen_where = chance.choice(kept)
     where, where_u = chosen_where.format(""), chosen_where.format("u.")
@@ -21,6 +21,8 @@ def random_query(chance: random.Random) -> str:
     columns = chance.choice(["u.j = v.k", "u.j = v.j", "u.g = v.g AND u.j = v.j", "u.j = v.k AND u.n < v.n"])
     by_key = f"SELECT COALESCE(u.k, v.k) AS k, u.g, v.g AS h, u.n, v.m FROM u {side}JOIN v ON u.k = v.k{after}"
     by_columns = f"SELECT u.k, v.k AS l, u.g, v.n FROM u JOIN v ON {columns}{after}"
+    by_where = f"SELECT u.k, v.k AS l, u.g, v.n FROM u, v WHERE {columns}{after.replace(' WHERE ', ' AND (') + ')' if after else ''}"  # noqa: E501
+    found = chance.choice(["n IN (SELECT n FROM v)", "j IN (SELECT k FROM v WHERE n > 0)", "(g, n) IN (SELECT g, n FROM v)", "n > 0 AND k IN (SELECT j FROM v UNION ALL SELECT k FROM v)", "EXISTS (SELECT 1 FROM v WHERE v.g = u.g)", "EXISTS (SELECT * FROM v AS w WHERE w.j = u.j AND w.n > 0) AND g <> 'b'", "EXISTS (SELECT 1 FROM v WHERE v.g = u.g AND u.n = v.n) AND j IN (SELECT k FROM v)"])  # fmt: skip  # noqa: E501
     order = chance.choice(["n", "n DESC", "m NULLS LAST", "g DESC NULLS FIRST, m", "n % 2 DESC, m DESC"])
     place = chance.choice(["rn <= 2", "rn = 1", "rn < 4 AND rn > 1", "rn BETWEEN 2 AND 3", "3 >= rn"])
     of = chance.choice(["", "PARTITION BY g ", "PARTITION BY n % 2, g "])
@@ -44,6 +46,9 @@ def random_query(chance: random.Random) -> str:
             f"SELECT g, n FROM u{where} UNION ALL SELECT g, n FROM v",
             by_key,
             by_columns,
+            by_where,
+            f"SELECT k, g, n FROM u WHERE {found}",
+            f"SELECT g, COUNT(*), SUM(n), MAX(m) FROM u WHERE {found} GROUP BY g",
             f"SELECT g, COUNT(*), SUM(n), COUNT(DISTINCT h) FROM ({by_key}) AS q GROUP BY g",
             f"SELECT g, COUNT(*), COUNT(DISTINCT n) FROM ({by_columns}) AS q GROUP BY g",
             f"SELECT u.k, u.n, q.c FROM u JOIN (SELECT j, COUNT(*) AS c FROM v GROUP BY j) AS q ON u.k = q.j{where_u}",
@@ -71,7 +76,7 @@ def random_relation(chance: random.Random, depth: int) -> str:
     order = chance.choice(["n, j", "n DESC, j", "j DESC, n DESC", "n DESC NULLS FIRST, j NULLS LAST"])
     place = chance.choice(["rn = 1", "rn <= 2", "rn BETWEEN 2 AND 3"])
     side = chance.choice(["", "LEFT ", "RIGHT ", "FULL "])
-    kind = chance.randrange(9)
+    kind = chance.randrange(11)
     if kind == 0:
         return f"SELECT g, n, j FROM {below('q')} WHERE {condition}"
     if kind == 1:
@@ -86,6 +91,11 @@ def random_relation(chance: random.Random, depth: int) -> str:
         ranked = f"SELECT g, n, j, ROW_NUMBER() OVER (PARTITION BY g ORDER BY {order}) AS rn FROM {below('q')}"
         return f"SELECT g, n, j FROM ({ranked}) AS r WHERE {place}"
     if kind == 7:
-        return f"SELECT a.g, a.n, b.j FROM {below('a')} JOIN {below('b')} ON a.j = b.j AND a.g = b.g"
+        join, on = chance.choice([(" JOIN", "ON"), (",", "WHERE")])
+        return f"SELECT a.g, a.n, b.j FROM {below('a')}{join} {below('b')} {on} a.j = b.j AND a.g = b.g"
+    if kind in {8, 9}:
+        of, values, where = chance.choice([("j", "j", ""), ("(g, n)", "g, n", ""), ("", "1", "b.g = a.g AND ")])
+        within = f"(SELECT {values} FROM {below('b')} WHERE {where}b.n > 0)"
+        return f"SELECT g, n, j FROM {below('a')} WHERE {of + ' IN' if of else 'EXISTS'} {within}"
     one, other = (f"(SELECT g, {two} FROM {below('q')} GROUP BY g) AS {name}" for name in "ab")
     return f"SELECT COALESCE(a.g, b.g) AS g, a.n, b.j FROM {one} {side}JOIN {other} ON a.g = b.g"

@@ -28,8 +28,8 @@ FIXED = [
     "SELECT a.g, a.c, b.g AS h, b.d FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g) AS a FULL JOIN (SELECT g, "
     "COUNT(*) AS d FROM v GROUP BY g) AS b ON a.g = b.g",
 ]
-#: A round with an aggregation, a join and a Top-N.
-ROUND = 1
+#: A round with aggregations, a join, a Top-N and EXISTS.
+ROUND = 10
 
 
 @contextmanager
