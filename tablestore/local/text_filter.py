@@ -25,6 +25,7 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.AggFunc, "an aggregate"),
     (exp.Window, "a window function"),
     (exp.Star, "*"),
+    (exp.Comprehension, "a list comprehension"),  # its variable could be taken for a column
     (exp.Placeholder, "a parameter"),
     (exp.Parameter, "a parameter"),
 )

@@ -217,6 +217,7 @@ def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
         ("place.nothing = 1", "DuckDB rejects it"),
         ("id = 'x'", "DuckDB rejects it"),
         ("sum(id) > 1", "an aggregate cannot stand"),
+        ("list_contains([id + 1 for id in [1, 2]], id)", "a list comprehension cannot stand"),
         ("id IN (SELECT 1)", "a query cannot stand"),
         ("id >", "a part of it is missing"),
         (5, "expected a condition in DuckDB's SQL, .* as text; got a int"),
