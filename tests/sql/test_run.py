@@ -288,6 +288,16 @@ def test_views_computed_columns_and_cut_timestamps_in_batch(catalog: Catalog) ->
     assert "Physical Plan" in catalog.sql("EXPLAIN SELECT * FROM four").rows[0][0]
 
 
+def test_names_of_flinks_default_database_are_those_of_the_warehouse(catalog: Catalog) -> None:
+    """As SHOW CREATE TABLE of Flink writes them."""
+    catalog.sql(
+        f"{BATCH}; CREATE TABLE `default_catalog`.`default_database`.`t` (a INT); "
+        "INSERT INTO default_catalog.default_database.t VALUES (1), (2); "
+        "CREATE VIEW default_database.v AS SELECT t.a FROM default_database.t WHERE default_database.t.a > 1"
+    )
+    assert rows(catalog, "SELECT v.a FROM default_catalog.default_database.v") == [(2,)]
+
+
 def test_rows_are_chosen_by_those_of_an_unbounded_table(catalog: Catalog) -> None:
     catalog.sql(
         "CREATE TABLE a (x INT, n INT); CREATE TABLE b (y INT); CREATE TABLE kept (x INT, n INT); "
