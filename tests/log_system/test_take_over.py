@@ -45,6 +45,16 @@ class Heard(BoundProducer):
         return found
 
 
+class Late(BoundProducer):
+    """A producer whose first calls of ``poll`` serve nothing."""
+
+    polls = 0
+
+    def poll(self, *given: Any) -> int:
+        self.polls += 1
+        return 0 if self.polls <= 3 else super().poll(*given)
+
+
 def producers() -> list[confluent_kafka.Producer]:
     """Return the producers of this process that something still holds."""
     gc.collect()
@@ -171,6 +181,20 @@ def test_sinks_that_fail_with_records_under_way_leave_no_client_behind(
     table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     with failing(eager_producer, "flush"), pytest.raises(Crash):
         write(Writer(table, None), changes(0))
+    assert left_since(before) == []
+
+
+def test_reports_that_come_late_leave_no_client_behind(
+    kafka: Any, topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the client's threads wait for a processor: there is nothing to serve at first."""
+    before, name = producers(), topic()
+    make_topic(kafka.bootstrap_servers, name)
+    monkeypatch.setattr(connect, "BoundProducer", Late)
+    producer = KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}).producer(None)
+    producer.produce(name, b"late", on_delivery=lambda *_, held=producer: None)
+    connect.discard(producer)
+    del producer
     assert left_since(before) == []
 
 

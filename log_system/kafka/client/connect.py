@@ -91,6 +91,8 @@ COORDINATOR_SECONDS: Final = 3.0
 HURRIED_SECONDS: Final = 1.0
 """How long a producer waits for the coordinator of a group before the next one looks it up: usually, and where a
 connection has failed in the past minute, unless the producer before was given up so."""
+_REPORTS_SECONDS_MAX: Final = 1.0
+"""How long a producer that is given up may take to report what it has dropped."""
 _INIT_STEP_SECONDS: Final = 0.02
 _INIT_STEP_SECONDS_MAX: Final = 0.5
 Handle = Producer | AdminClient | Consumer
@@ -320,10 +322,13 @@ def discard(producer: Any) -> None:
     if isinstance(producer, ProcessBound) and producer.is_elsewhere:
         return
     producer.purge()
-    # A fenced producer raises its fatal error here, once; the caller has that error already.
-    for _ in range(2):
+    end = time.monotonic() + _REPORTS_SECONDS_MAX
+    while True:
+        # A fenced producer raises its fatal error here, once; the caller has that error already.
         with suppress(KafkaException, SystemError):
-            producer.poll(0)
+            producer.poll(QUEUE_WAIT_SECONDS if len(producer) else 0)
+        if not len(producer) or time.monotonic() > end:
+            return
 
 
 @contextmanager
