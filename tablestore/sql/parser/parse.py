@@ -56,11 +56,8 @@ _NOT_DESCRIBED: Final[Mapping[str, str]] = {
     "HISTORY": "use SELECT * FROM t$snapshots, or TableStore.history() in Python",
 }
 _DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
-_CATALOG: Final = "default_catalog"
-_DATABASE: Final = "default_database"
-_OF_NAMES: Final = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.DOT)
-_QUALIFIED: Final = 3
-"""How many tokens before another one show that the name before its dot is the first one."""
+_DEFAULTS: Final = (["default_catalog", ".", "default_database", "."], ["default_database", "."])
+"""How names of tables may begin: with those of Flink's default catalog and database."""
 _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
 
@@ -249,9 +246,9 @@ def _without_defaults(tokens: list[Token]) -> list[Token]:
     """Leave out the names of Flink's default catalog and database before those of tables, as SHOW CREATE TABLE has."""
     kept: list[Token] = []
     for token in tokens:
-        before = [each.text for each in kept[-2:] if each.token_type in _OF_NAMES]
-        is_first = len(kept) < _QUALIFIED or kept[-_QUALIFIED].token_type != TokenType.DOT
-        if is_first and (before == [_DATABASE, "."] or (before == [_CATALOG, "."] and token.text == _DATABASE)):
-            del kept[-2:]
         kept.append(token)
+        for names in _DEFAULTS if token.token_type == TokenType.DOT else ():
+            before, last = kept[: -len(names)], kept[-len(names) :]
+            if [each.text for each in last] == names and not (before and before[-1].token_type == TokenType.DOT):
+                kept = before
     return kept
