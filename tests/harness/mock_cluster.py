@@ -74,5 +74,5 @@ def mock_cluster(brokers: int) -> Iterator[MockCluster]:
     try:
         yield MockCluster(address(pointer).decode(), pointer)
     finally:
-        shared_admin._open.clear()
+        shared_admin._close()
         del owner

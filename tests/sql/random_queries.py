@@ -17,11 +17,12 @@ def random_query(chance: random.Random) -> str:
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
     grouped = f"SELECT {', '.join([*keys, *chosen])} FROM u{where}{group}{having}"
     side = chance.choice(["", "LEFT ", "RIGHT ", "FULL "])
-    after = chance.choice(["", " WHERE u.n > 0", " WHERE v.g <> 'b' OR u.n IS NULL"])
+    joined = chance.choice(["TRUE", "u.n > 0", "v.g <> 'b' OR u.n IS NULL"])
+    after = "" if joined == "TRUE" else f" WHERE {joined}"
     columns = chance.choice(["u.j = v.k", "u.j = v.j", "u.g = v.g AND u.j = v.j", "u.j = v.k AND u.n < v.n"])
     by_key = f"SELECT COALESCE(u.k, v.k) AS k, u.g, v.g AS h, u.n, v.m FROM u {side}JOIN v ON u.k = v.k{after}"
     by_columns = f"SELECT u.k, v.k AS l, u.g, v.n FROM u JOIN v ON {columns}{after}"
-    by_where = f"SELECT u.k, v.k AS l, u.g, v.n FROM u, v WHERE {columns}{after.replace(' WHERE ', ' AND (') + ')' if after else ''}"  # noqa: E501
+    by_where = f"SELECT u.k, v.k AS l, u.g, v.n FROM u, v WHERE {columns} AND ({joined})"
     found = chance.choice(["n IN (SELECT n FROM v)", "j IN (SELECT k FROM v WHERE n > 0)", "(g, n) IN (SELECT g, n FROM v)", "n > 0 AND k IN (SELECT j FROM v UNION ALL SELECT k FROM v)", "EXISTS (SELECT 1 FROM v WHERE v.g = u.g)", "EXISTS (SELECT * FROM v AS w WHERE w.j = u.j AND w.n > 0) AND g <> 'b'", "EXISTS (SELECT 1 FROM v WHERE v.g = u.g AND u.n = v.n) AND j IN (SELECT k FROM v)"])  # fmt: skip  # noqa: E501
     order = chance.choice(["n", "n DESC", "m NULLS LAST", "g DESC NULLS FIRST, m", "n % 2 DESC, m DESC"])
     place = chance.choice(["rn <= 2", "rn = 1", "rn < 4 AND rn > 1", "rn BETWEEN 2 AND 3", "3 >= rn"])
@@ -94,8 +95,8 @@ def random_relation(chance: random.Random, depth: int) -> str:
         join, on = chance.choice([(" JOIN", "ON"), (",", "WHERE")])
         return f"SELECT a.g, a.n, b.j FROM {below('a')}{join} {below('b')} {on} a.j = b.j AND a.g = b.g"
     if kind in {8, 9}:
-        of, values, where = chance.choice([("j", "j", ""), ("(g, n)", "g, n", ""), ("", "1", "b.g = a.g AND ")])
-        within = f"(SELECT {values} FROM {below('b')} WHERE {where}b.n > 0)"
-        return f"SELECT g, n, j FROM {below('a')} WHERE {of + ' IN' if of else 'EXISTS'} {within}"
+        found, also = chance.choice([("j IN (SELECT j", ""), ("(g, n) IN (SELECT g, n", ""), ("EXISTS (SELECT 1", "b.g = a.g AND ")])  # fmt: skip  # noqa: E501
+        within = f"{found} FROM {below('b')} WHERE {also}b.n > 0)"
+        return f"SELECT g, n, j FROM {below('a')} WHERE {within}"
     one, other = (f"(SELECT g, {two} FROM {below('q')} GROUP BY g) AS {name}" for name in "ab")
     return f"SELECT COALESCE(a.g, b.g) AS g, a.n, b.j FROM {one} {side}JOIN {other} ON a.g = b.g"
