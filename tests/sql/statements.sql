@@ -433,7 +433,7 @@ CREATE TABLE t (a INT) WITH ('bucket' = 4)
 line 1, column 41: expected the value of option 'bucket' in single quotes, got '4'
 
 ---- the names of Flink's default catalog and database
-CREATE TABLE `default_catalog`.`default_database`.`t` (a ROW<default_database ROW<x INT>>); DROP TABLE default_database.t
+CREATE TABLE `default_catalog`.`default_database`.`t` (a ROW<default_database ROW<x INT>>); DROP TABLE default_catalog.default_database.t
 
 ---- becomes
 CREATE TABLE `t` (
@@ -441,8 +441,8 @@ CREATE TABLE `t` (
 );
 DROP TABLE `t`
 
----- another catalog's database of this name
-DROP TABLE other.default_database.t
+---- a database without its catalog, which could be a column of type ROW
+DROP TABLE default_database.t
 
 ---- error
 line 1, column 12: a warehouse is one database: give the name of what to drop without the names before it

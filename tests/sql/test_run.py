@@ -293,7 +293,8 @@ def test_names_of_flinks_default_database_are_those_of_the_warehouse(catalog: Ca
     catalog.sql(
         f"{BATCH}; CREATE TABLE `default_catalog`.`default_database`.`t` (a INT); "
         "INSERT INTO default_catalog.default_database.t VALUES (1), (2); "
-        "CREATE VIEW default_database.v AS SELECT t.a FROM default_database.t WHERE default_database.t.a > 1"
+        "CREATE VIEW default_catalog.default_database.v AS "
+        "SELECT t.a FROM default_catalog.default_database.t WHERE default_catalog.default_database.t.a > 1"
     )
     assert rows(catalog, "SELECT v.a FROM default_catalog.default_database.v") == [(2,)]
 

@@ -56,8 +56,8 @@ _NOT_DESCRIBED: Final[Mapping[str, str]] = {
     "HISTORY": "use SELECT * FROM t$snapshots, or TableStore.history() in Python",
 }
 _DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
-_DEFAULTS: Final = (["default_catalog", ".", "default_database", "."], ["default_database", "."])
-"""How names of tables may begin: with those of Flink's default catalog and database."""
+_DEFAULTS: Final = ["default_catalog", ".", "default_database", "."]
+"""How names of tables may begin: with Flink's default catalog and database."""
 _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
 
@@ -247,8 +247,7 @@ def _without_defaults(tokens: list[Token]) -> list[Token]:
     kept: list[Token] = []
     for token in tokens:
         kept.append(token)
-        for names in _DEFAULTS if token.token_type == TokenType.DOT else ():
-            before, last = kept[: -len(names)], kept[-len(names) :]
-            if [each.text for each in last] == names and not (before and before[-1].token_type == TokenType.DOT):
-                kept = before
+        names = [each.text for each in kept[-len(_DEFAULTS) :]]
+        if names == _DEFAULTS and kept[-len(_DEFAULTS) - 1 :][0].token_type != TokenType.DOT:
+            del kept[-len(_DEFAULTS) :]
     return kept
