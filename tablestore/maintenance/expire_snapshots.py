@@ -123,7 +123,8 @@ def rules_of(
             rules.append(Rule(now_ms - min(GRACE_MS, options.retention_ms), options.retain_max, latest_ms))
         return tuple(rules)
     before = now_ms - GRACE_MS if older_than is None else before_ms(older_than, now_ms, "expire: older_than")
-    return (Rule(before, keep_last or 1, latest_ms),)
+    # An age of zero is that of each snapshot, whatever the clocks are: that of files is some milliseconds late.
+    return (Rule(latest_ms if before == now_ms else before, keep_last or 1, latest_ms),)
 
 
 def before_ms(age: Age, now_ms: int, what: str) -> int:

@@ -73,6 +73,17 @@ def test_a_clock_that_is_behind_expires_no_snapshot_of_others_early(tmp_path: Pa
         assert len(table.snapshots()) == 32
 
 
+@pytest.mark.parametrize("older_than", ["0 s", timedelta(0)])
+def test_an_age_of_zero_expires_all_snapshots_whatever_the_clocks_are(tmp_path: Path, older_than: Any) -> None:
+    with make(tmp_path / "t") as table:
+        for ahead in (0, HOUR, -HOUR):
+            with clock(ahead):
+                for n in range(2):
+                    table.write([{"id": n, "v": "a"}])
+                newest = table.snapshots()[0].id
+                assert table.maintenance.expire(older_than=older_than, keep_last=1).oldest == newest
+
+
 def test_a_consumer_whose_clock_is_behind_is_not_stale(tmp_path: Path) -> None:
     options = {"snapshot.retain-min": 1, "consumer.expiration-time": "1 h"}
     with create_local(tmp_path / "t", "id bigint", options=options) as table:
