@@ -87,7 +87,8 @@ def _sequenced(spec: TableSpec, rule: MergeRule, rows: str) -> str:
     """Return a query for rows with columns for each sequence.
 
     For sequence i: ``s{i}`` is its value, which is greater for newer rows, ``a{i}`` whether the row applies to its
-    columns, ``p{i}`` whether the row is on time (not late).
+    columns, ``p{i}`` whether the row is on time (not late). The existing row is: where a tombstone is newer than it, a
+    verb or a rollback has set it since.
     """
     keys = ", ".join(keys_of(spec))
     for number, sequence in enumerate(rule.sequences):
@@ -99,7 +100,7 @@ def _sequenced(spec: TableSpec, rule: MergeRule, rows: str) -> str:
         before = f"max(s{number}) FILTER (a{number}) OVER (PARTITION BY {keys} ORDER BY ord {_NOT_BEFORE})"
         rows = f"SELECT *, {value} AS s{number}, ({takes}) AS a{number} FROM ({rows})"
         rows = f"SELECT *, {before} AS b{number} FROM ({rows})"
-        punctual = _reaches(f"s{number}", f"b{number}")
+        punctual = f"(ord = {_OLD} OR {_reaches(f's{number}', f'b{number}')})"
         rows = f"SELECT * EXCLUDE (b{number}), {punctual} AS p{number} FROM ({rows})"
     return rows
 
@@ -133,7 +134,7 @@ def _remaining(spec: TableSpec, rule: MergeRule) -> str:
     window = f"OVER (PARTITION BY {', '.join(keys_of(spec))})"
     after = f"ord > coalesce(max(ord) FILTER ({removes}) {window}, {_GRAVE} - 1)"
     if rule.sequences:
-        after += f" AND {_reaches('s0', f'max(s0) FILTER ({removes}) {window}')}"
+        after += f" AND (ord = {_OLD} OR {_reaches('s0', f'max(s0) FILTER ({removes}) {window}')})"
     return f"SELECT * FROM arrived QUALIFY NOT gone AND {after}"
 
 

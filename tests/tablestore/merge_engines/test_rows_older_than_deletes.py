@@ -1,0 +1,72 @@
+"""Rows that verbs and rollbacks set again after a newer delete: writes merge with them as with any row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tablestore import LocalTable, create_local, when_not_matched
+
+COLUMNS = "id bigint, at int, x int"
+KEPT = {"id": 1, "at": 3, "x": 1}
+PARTIAL = {"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
+SUMS = {
+    "changelog-producer": "lookup",
+    "merge-engine": "aggregation",
+    "fields.x.aggregate-function": "sum",
+    "aggregation.remove-record-on-delete": "true",
+}
+
+
+def overwrite(table: LocalTable) -> None:
+    table.overwrite([KEPT])
+
+
+def merge(table: LocalTable) -> None:
+    table.merge([KEPT], "id", [when_not_matched().insert()])
+
+
+def roll_back(table: LocalTable) -> None:
+    table.maintenance.rollback(1)
+
+
+@pytest.mark.parametrize("set_again", [overwrite, merge, roll_back])
+@pytest.mark.parametrize(("options", "x"), [({}, 2), (PARTIAL, 2), (SUMS, 3)])
+def test_a_row_older_than_a_delete_stays_and_is_merged(
+    tmp_path: Path, options: dict[str, str], x: int, set_again: Callable[[LocalTable], None]
+) -> None:
+    with table_with(tmp_path, options) as table:
+        table.write([KEPT])
+        table.write([{"id": 1, "at": 5, "x": 7, "_change_type": "delete"}])
+        set_again(table)
+        assert rows(table) == [KEPT]
+        assert table.write([{"id": 1, "at": 2, "x": 9}, {"id": 1, "at": 4, "x": 9}]) is None, "older than the delete"
+        table.compact()
+        assert table.write([{"id": 1, "at": 4, "x": None, "_change_type": "delete"}]) is None, "a late delete"
+        assert rows(table) == [KEPT]
+        table.write([{"id": 1, "at": 5, "x": 2}])
+        assert rows(table) == [{"id": 1, "at": 5, "x": x}]
+        table.write([{"id": 1, "at": 6, "x": 2, "_change_type": "delete"}])
+        assert rows(table) == []
+
+
+def test_a_row_older_than_a_delete_where_the_smallest_is_the_newest(tmp_path: Path) -> None:
+    with table_with(tmp_path, {"sequence.field.sort-order": "descending"}) as table:
+        table.write([KEPT])
+        table.write([{"id": 1, "at": 1, "x": 7, "_change_type": "delete"}])
+        roll_back(table)
+        assert table.write([{"id": 1, "at": 2, "x": 9}, {"id": 1, "at": None, "x": 9}]) is None
+        assert rows(table) == [KEPT]
+        table.write([{"id": 1, "at": 1, "x": 2}])
+        assert rows(table) == [{"id": 1, "at": 1, "x": 2}]
+
+
+def table_with(folder: Path, options: dict[str, str]) -> LocalTable:
+    return create_local(folder / "t", COLUMNS, primary_key="id", options=options | {"sequence.field": "at"})
+
+
+def rows(table: LocalTable) -> list[dict[str, Any]]:
+    return table.to_arrow().to_pylist()
