@@ -176,7 +176,9 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
         # The sequence is that of the last row that was not late, even if that row retracts values.
         return {x: _aggregate("arg_max_null", f"{x}, ord", f"a{own}", f"p{own}")}, x
     retracts = rule.deletes is Deletes.RETRACT
-    counts = [*(["NOT gone"] if retracts and column.ignore_retract else []), *([] if own is None else [f"a{own}"])]
+    # A verb may have set a value of a group whose sequence is NULL.
+    applies = [] if own is None else [f"(a{own} OR (ord = {_OLD} AND {x} IS NOT NULL))"]
+    counts = [*(["NOT gone"] if retracts and column.ignore_retract else []), *applies]
     if column.function is Function.PRODUCT:
         return _product(x, data_type, counts, retracts=retracts)
     if column.function is Function.SUM:

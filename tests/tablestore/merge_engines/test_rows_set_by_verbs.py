@@ -1,4 +1,4 @@
-"""Rows that verbs and rollbacks set again after a newer delete: writes merge with them as with any row."""
+"""Rows that verbs and rollbacks have set: writes merge with them as with any other row."""
 
 from __future__ import annotations
 
@@ -62,6 +62,27 @@ def test_a_row_older_than_a_delete_where_the_smallest_is_the_newest(tmp_path: Pa
         assert rows(table) == [KEPT]
         table.write([{"id": 1, "at": 1, "x": 2}])
         assert rows(table) == [{"id": 1, "at": 1, "x": 2}]
+
+
+@pytest.mark.parametrize(
+    ("options", "later"),
+    [
+        ({"fields.at.sequence-group": "x"}, 2),
+        ({"fields.at,n.sequence-group": "x", "fields.x.aggregate-function": "first_value"}, 1),
+        ({"fields.at.sequence-group": "x", "fields.x.aggregate-function": "sum"}, 3),
+    ],
+)
+def test_a_value_that_was_set_in_a_group_without_a_sequence_stays(
+    tmp_path: Path, options: dict[str, str], later: int
+) -> None:
+    options |= {"merge-engine": "partial-update"}
+    with create_local(tmp_path / "t", f"{COLUMNS}, n int, other int", primary_key="id", options=options) as table:
+        table.write([{"id": 1, "at": None, "x": None, "n": None, "other": 1}])
+        table.update("id = 1", {"x": 1})
+        table.write([{"id": 1, "at": None, "x": None, "n": None, "other": 2}])
+        assert rows(table) == [{"id": 1, "at": None, "x": 1, "n": None, "other": 2}]
+        table.write([{"id": 1, "at": 1, "x": 2, "n": None, "other": None}])
+        assert rows(table) == [{"id": 1, "at": 1, "x": later, "n": None, "other": 2}]
 
 
 def table_with(folder: Path, options: dict[str, str]) -> LocalTable:
