@@ -12,6 +12,8 @@ Path = tuple[str, ...]
 """The names of the columns and fields around a field and its own, with ``element``, ``key`` and ``value`` between."""
 VOID = "void"
 """The type of a column or field of which only NULLs are known. Files do not have it."""
+_EXTENDED = ("elementType", "valueType")
+"""The types in arrays and maps that may have further fields; those of keys may not."""
 
 
 def parts(kind: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
@@ -58,7 +60,7 @@ def with_others(schema: Json, there: Json, is_left_out: Callable[[Path, Json], b
             for each in schema["fields"]
         ] + [each for name, each in found.items() if name not in own and not is_left_out((*path, name), each["type"])]
         return result
-    for key in ("elementType", "valueType"):
+    for key in _EXTENDED:
         if key in schema:
             step = key.removesuffix("Type")
             result[key] = with_others(schema[key], there[key], is_left_out, (*path, step))
@@ -71,7 +73,7 @@ def _inside(kind: Json) -> Iterator[tuple[str, Json]]:
     if kind["type"] == "struct":
         yield from ((each["name"], each["type"]) for each in kind["fields"])
     else:
-        yield from ((key.removesuffix("Type"), kind[key]) for key in _NESTED if key in kind)
+        yield from ((key.removesuffix("Type"), kind[key]) for key in ("keyType", *_EXTENDED) if key in kind)
 
 
 def _extends(there: Json | None, kind: Json) -> bool:
@@ -85,10 +87,4 @@ def _extends(there: Json | None, kind: Json) -> bool:
             held is not None and held["nullable"] == each["nullable"] and _extends(held["type"], each["type"])
             for held, each in own
         )
-    return all(
-        _extends(there[key], inner) if key in ("elementType", "valueType") else there[key] == inner
-        for key, inner in kind.items()
-    )
-
-
-_NESTED = ("elementType", "keyType", "valueType")
+    return all(_extends(there[key], inner) if key in _EXTENDED else there[key] == inner for key, inner in kind.items())

@@ -168,7 +168,7 @@ class SnapshotChanges:
                 msg = f"expected {file.rows} rows, got {parquet.metadata.num_rows}"
                 raise pa.ArrowInvalid(msg)
             there = set(parquet.schema_arrow.names)
-            names = [name for name in dict.fromkeys((*self.columns.physical.names, KIND)) if name in there]
+            names = [name for name in (*self.columns.physical.names, KIND) if name in there]
             yield from parquet.iter_batches(rows_at_a_time(parquet.metadata), columns=names, use_threads=False)
 
     def _count(self, file: DataFile) -> int:

@@ -77,7 +77,6 @@ _UPSERT: Final = ("sink.buffer-flush.max-rows", "sink.buffer-flush.interval", ST
 SUPPORTED: Final[Mapping[Connector, tuple[str, ...]]] = {
     Connector.KAFKA: (*_BOTH, *_KAFKA),
     Connector.UPSERT: (*_BOTH, *_UPSERT),
-    Connector.DATAGEN: ("connector", "rows-per-second", "number-of-rows", "scan.parallelism"),
 }
 
 #: Options that Spark adds itself. ``path``, from ``load(path)`` and ``save(path)``, is not among them: it has no
@@ -118,7 +117,7 @@ def refuse_unknown(
     given: Collection[str],
     open_ended: Collection[str],
     *,
-    of_columns: Collection[str] = (),
+    further: Collection[str] = (),
     hints: Mapping[str, str] | None = None,
 ) -> None:
     """Raise if any option is unknown to the connector.
@@ -128,14 +127,14 @@ def refuse_unknown(
         given: option names, in lower case.
         open_ended: prefixes of options that are checked elsewhere, such as ``properties.``, and ``value.json.`` of a
             format.
-        of_columns: names of further options, which the table's columns have.
+        further: names of options that are not in `SUPPORTED`.
         hints: what to say about an option, by its name, besides the hints of the connector.
 
     Raises:
         InvalidInputError: an option is unknown. The message names the unknown options, the closest known option, and
             all supported options.
     """
-    known = {name.lower(): name for name in (*SUPPORTED[connector], *of_columns)}
+    known = {name.lower(): name for name in (*SUPPORTED.get(connector, ()), *further)}
     unknown = [
         name for name in given if name not in known and name not in _OF_SPARK and not name.startswith(tuple(open_ended))
     ]

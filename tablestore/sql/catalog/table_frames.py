@@ -20,7 +20,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
-from tablestore.connectors.option_names import FORMATS, STATE, Connector
+from tablestore.connectors.option_names import STATE, Connector
 from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark, with_watermark
 from tablestore.sql.catalog.binding import (
     Columns,
@@ -56,7 +56,7 @@ class ConnectorTable:
         self.connector: Connector = connector
         self._scope = scope
         self._made = made
-        self._runtime = (scope.given_to_connectors if connector in FORMATS else {}) | wrap(runtime or {})
+        self._runtime = wrap(runtime or {})
         # Report options that a definition must not have now, not at the first read.
         self._options()
 
@@ -154,7 +154,8 @@ class ConnectorTable:
 
     def _options(self, columns: Columns | None = None) -> dict[str, ClientValue]:
         defined = connector_options(self._made, columns)
-        return client_options(defined, self._runtime, self._scope.allowed, self._scope.settings.servers)
+        runtime = self._scope.given_to_connectors | self._runtime
+        return client_options(defined, runtime, self._scope.allowed, self._scope.settings.servers)
 
     def __repr__(self) -> str:
         """Show the name and the connector."""

@@ -112,11 +112,12 @@ class Generated(Group):
         given = {key.lower(): str(value) for key, value in options.items()}
         fields = {each.name: _field(each.name.lower(), each.type, given, is_column=True) for each in columns}
         names = [(field, each) for column in fields.values() for field in column.all() for each in _NAMES]
+        own = ["connector", *(spec.name for spec in cls.specs())]
         refuse_unknown(
             Connector.DATAGEN,
             given,
             (),
-            of_columns=[field.option(each) for field, each in names if each in field.given],
+            further=[*own, *(field.option(each) for field, each in names if each in field.given)],
             hints={field.option(each): field.lacks(each) for field, each in names if each not in field.given},
         )
         return cls.read(given, name=name, fields=fields)

@@ -313,8 +313,7 @@ def _written(node: exp.Expr) -> str:
     if _is_now(node):
         return NOW[_name_of(node)]
     if isinstance(node, JsonFunction):
-        defaults = (_text(node.args.get("empty")), _text(node.args.get("error")))
-        return json_in_spark(node, _text(node.this), defaults)
+        return json_in_spark(node, _text)
     if isinstance(node, JsonArray | exp.JSONObject):
         return json_made(node, _text)
     if isinstance(node, JsonAggregate | exp.Filter):

@@ -9,7 +9,7 @@ an updating input.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -305,7 +305,7 @@ class _Planner:
         versions = temporal_joins.take_versions(self._scope, made, self._query)
         looked = take_lookups(self._scope, made)
         if not looked and not versions:
-            join_subqueries(made, lambda query: self._is_endless(query, known))
+            join_subqueries(made, lambda query: any(each.endless for _, each in self._tables_in(query, known)))
         parts = self._parts(made, known, {*looked, *versions})
         if versions:
             made, parts = temporal_joins.version_joined(self._scope, made, parts, versions, self._place)
@@ -360,20 +360,19 @@ class _Planner:
             found.append(QueryInput(alias, key, made, place, windows_of(node)))
         taken = taken | {each.key for each in found}
         inner: dict[str, DataFrame] = {}
-        for table in select.find_all(exp.Table):
-            if table.name in taken or not isinstance(table.this, exp.Identifier):
-                continue
-            made = known.get(table.name) or self._table(table.name)
+        for table, made in self._tables_in(select, known, taken):
             if made.rows is None or made.endless:
                 refuse(table, f"a query over '{table.name}' within an expression", "the table is unbounded; use a join")
             inner[table.name] = made.rows
         return Parts(tuple(found), inner)
 
-    def _is_endless(self, query: exp.Query, known: Mapping[str, Relation]) -> bool:
-        """Return whether a query within an expression reads an unbounded table."""
-        names = {each.name for each in query.find_all(exp.Table) if isinstance(each.this, exp.Identifier)}
-        found = (known.get(name) or self._table(name) for name in names)
-        return any(each.rows is None or each.endless for each in found)
+    def _tables_in(
+        self, query: exp.Query, known: Mapping[str, Relation], taken: Collection[str] = ()
+    ) -> Iterator[tuple[exp.Table, Relation]]:
+        """Yield the tables that a query names, without those in ``taken``, and their plans."""
+        for table in query.find_all(exp.Table):
+            if table.name not in taken and isinstance(table.this, exp.Identifier):
+                yield table, known.get(table.name) or self._table(table.name)
 
     def _source(self, node: exp.Expr, known: Mapping[str, Relation]) -> Relation | None:
         """Plan an item of FROM; None for one that Spark evaluates itself, such as VALUES."""

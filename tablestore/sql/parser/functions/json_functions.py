@@ -192,21 +192,30 @@ PARSERS: Final = {
 """Parsers of the functions' arguments, by name."""
 
 
-def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> str:
+def json_in_spark(call: JsonFunction, text_of: Callable[[exp.Expr], str]) -> str:
     """Return JSON_VALUE, JSON_QUERY or JSON_EXISTS in Spark SQL.
 
     Args:
         call: the function with its arguments.
-        text: the JSON text's expression in Spark SQL.
-        defaults: the values of ``DEFAULT ... ON EMPTY`` and ``ON ERROR`` in Spark SQL; "" where there is none.
+        text_of: returns an expression in Spark SQL.
     """
+    text = text_of(call.this)
     is_lax, path = _steps(call.args["path"].name)
     at = f"TRY_VARIANT_GET(TRY_PARSE_JSON({text}), {path}, 'variant')"
     kind, found = f"SCHEMA_OF_VARIANT({at})", f"GET_JSON_OBJECT({text}, {path})"
     name, returned = str(call.sql_name()), call.args.get("returning")
-    given = [f"CAST({each} AS {_RETURNED[returned.this] if returned else 'STRING'})" for each in defaults]
-    empty = _behaviour(call.args.get("empty"), given[0], f"{name}: there is no value at the path")
-    error = _behaviour(call.args.get("error"), given[1], f"{name}: the text is not JSON, or the path is not in it")
+    type_name = _RETURNED[returned.this] if returned else "STRING"
+
+    def on(event: str, message: str) -> str:
+        behaviour = call.args.get(event)
+        if behaviour is None or (isinstance(behaviour, exp.Var) and behaviour.name == "NULL"):
+            return "NULL"
+        if not isinstance(behaviour, exp.Var):
+            return f"CAST({text_of(behaviour)} AS {type_name})"
+        return _CONSTANTS.get(behaviour.name) or f"RAISE_ERROR({text_literal(message)})"
+
+    empty = on("empty", f"{name}: there is no value at the path")
+    error = on("error", f"{name}: the text is not JSON, or the path is not in it")
     missing = empty if is_lax else error
     if isinstance(call, JsonExists):
         missing = "FALSE" if is_lax or call.args.get("error") is None else error
@@ -217,7 +226,7 @@ def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> s
     nothing += f" WHEN {kind} = 'VOID' THEN {empty}"
     is_nested = f"({kind} LIKE 'OBJECT<%' OR {kind} LIKE 'ARRAY<%')"
     if isinstance(call, JsonValue):
-        value = found if returned is None else f"TRY_CAST({found} AS {_RETURNED[returned.this]})"
+        value = found if returned is None else f"TRY_CAST({found} AS {type_name})"
         return f"({nothing} WHEN {is_nested} THEN {missing} WHEN {value} IS NULL THEN {error} ELSE {value} END)"
     wrapper = call.args["wrapper"].name
     if wrapper == "WITHOUT":
@@ -287,14 +296,6 @@ def is_json(text: str, kind: str) -> str:
     if kind == "SCALAR":
         return f"COALESCE({found} NOT LIKE 'OBJECT<%' AND {found} NOT LIKE 'ARRAY<%', FALSE)"
     return f"COALESCE({found} LIKE '{kind}<%', FALSE)" if kind in {"OBJECT", "ARRAY"} else f"({found} IS NOT NULL)"
-
-
-def _behaviour(behaviour: exp.Expr | None, default: str, message: str) -> str:
-    if behaviour is None or (isinstance(behaviour, exp.Var) and behaviour.name == "NULL"):
-        return "NULL"
-    if not isinstance(behaviour, exp.Var):
-        return default
-    return _CONSTANTS.get(behaviour.name) or f"RAISE_ERROR({text_literal(message)})"
 
 
 def _steps(path: str) -> tuple[bool, str]:
