@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import duckdb
+import pyarrow as pa
+
 from snapshot.delta.log import DataFile
+from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling
 from snapshot.merge.predicate import Predicate
+from snapshot.quoting import quoted
 from snapshot.records import Snapshot, Split
 from snapshot.schema.spec import TableSpec
 from snapshot.store.lookup import base_file, by_bucket
 from snapshot.store.table_files import SnapshotFiles, TableFiles
-from tablestore.read.partition_pruning import in_kept_partitions
 from tablestore.read.splits import ChangedKeysSplit, InitialSplit, MergedSplit, spread
 
 _SPLIT_BYTES_MIN = 32 << 20
 """Several tasks read a bucket only if each gets at least this much of its base."""
 _SPLIT_BYTES_MAX = 128 << 20
 """One task reads several buckets only up to this much, as Spark reads files (``spark.sql.files.maxPartitionBytes``)."""
+_NUMBER = "number of a partition"
 
 
 def snapshot_splits(
@@ -144,3 +149,27 @@ def _heaps_of_buckets(files: Sequence[DataFile], tasks: int) -> list[list[DataFi
     for number, held in enumerate(buckets.values()):
         heaps[number % len(heaps)] += held
     return heaps
+
+
+def in_kept_partitions(spec: TableSpec, files: Sequence[DataFile], predicate: Predicate | None) -> Sequence[DataFile]:
+    """Return the files of partitions that may have rows which satisfy a predicate; no file is opened."""
+    asked = None if predicate is None else predicate.on(spec.partition_by)
+    if asked is None or not asked.columns or len(files) < 2:
+        return files
+    places = [tuple(file.partition.get(name) for name in spec.partition_by) for file in files]
+    partitions = list(dict.fromkeys(places))
+    columns = [
+        pa.array(texts, pa.string()).cast(spec.arrow.field(name).type)
+        for name, texts in zip(spec.partition_by, zip(*partitions, strict=True), strict=True)
+    ]
+    rows = pa.table([*columns, pa.array(range(len(partitions)))], names=[*spec.partition_by, _NUMBER])
+    try:
+        with spilling(memory_limit=MEMORY_LIMIT) as session:
+            session.register("partitions", rows)
+            sql = f"SELECT {quoted(_NUMBER)} FROM partitions WHERE {asked.sql}"
+            kept = {partitions[number] for (number,) in session.execute(sql, list(asked.parameters)).fetchall()}
+            session.unregister("partitions")
+    except duckdb.Error:
+        # The read itself reports what is wrong with the condition.
+        return files
+    return [file for file, place in zip(files, places, strict=True) if place in kept]

@@ -26,10 +26,8 @@ from tablestore import (
 from tablestore.inspect.frames import Inspector
 from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.table.alter import Alter
-from tablestore.table.consumers import TableConsumers
-from tablestore.table.log import TableLog
 from tablestore.table.maintenance import Maintenance
-from tablestore.table.tags import TableTags
+from tablestore.table.open_table import TableConsumers, TableLog, TableTags
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import AVAILABLE, frame, make, rows
 from tests.harness.waiting import PATIENCE_SECONDS
