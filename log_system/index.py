@@ -114,9 +114,7 @@ class LogIndex:
     def put(self, entry: IndexEntry, *, replaces: bool = True) -> IndexEntry:
         """Write a snapshot's entry, which makes the snapshot visible to readers.
 
-        Args:
-            entry: the entry.
-            replaces: replace any entry that is there; if not, one of the same commit and topic stays.
+        Without ``replaces``, an entry of the same commit and topic that is there stays.
 
         Returns:
             The snapshot's entry.

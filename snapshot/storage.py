@@ -153,12 +153,7 @@ class Storage:
                 return None
 
     def put(self, name: str, data: bytes, folder: int | None = None) -> None:
-        """Write a small file atomically, replacing an existing one.
-
-        Args:
-            name: the file.
-            data: its content.
-            folder: as for ``delete``.
+        """Write a small file atomically, replacing an existing one; ``folder`` is as for ``delete``.
 
         Raises:
             NotFoundError: the opened ``folder`` was removed.
@@ -175,13 +170,9 @@ class Storage:
     def put_new(self, name: str, data: bytes, folder: int | None = None) -> bool:
         """Write a small file if it is absent; of several concurrent writers, exactly one succeeds.
 
-        A client that repeats a request whose response was lost gets "the file exists", although it created the
-        file itself. So a file with the same content counts as created by this call: include an id in the content.
-
-        Args:
-            name: the file.
-            data: its content.
-            folder: as for ``delete``.
+        A client that repeats a request whose response was lost gets "the file exists", although it created the file
+        itself. So a file with the same content counts as created by this call: include an id in the content. ``folder``
+        is as for ``delete``.
 
         Returns:
             Whether this call created the file.
@@ -349,9 +340,7 @@ class Storage:
     def delete(self, *names: str, folder: int | None = None) -> int:
         """Remove files, ignoring those that do not exist.
 
-        Args:
-            names: the files.
-            folder: this folder, as ``opened`` returned it; None for the one that is at its path now.
+        ``folder`` is this folder, as ``opened`` returned it; None for the one that is at its path now.
 
         Returns:
             The number of files removed.
@@ -442,11 +431,8 @@ def storage_errors(target: str, doing: str) -> Iterator[None]:
     """Convert exceptions of an object store's client library into errors of this program.
 
     Such clients raise classes of their own, such as botocore's ``EndpointConnectionError``, which a handler for
-    ``OSError`` does not catch. A missing file stays a ``FileNotFoundError``.
-
-    Args:
-        target: the file.
-        doing: the operation, as a participle for the message: ``read``, ``written``.
+    ``OSError`` does not catch. A missing file stays a ``FileNotFoundError``. ``doing`` is the operation, as a
+    participle for the message: ``read``, ``written``.
 
     Raises:
         UnavailableError: the store does not answer or refuses the request.

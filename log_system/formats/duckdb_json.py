@@ -39,10 +39,7 @@ _TEXT_UTC: Final = np.dtype([*_TEXT.descr, ("zone", "S1")])
 
 
 def timestamp_text(column: pa.Array) -> pa.Array | None:
-    """Return timestamps as text like ``2024-03-01T12:00:00.000000Z``, without the ``Z`` if they have no time zone.
-
-    Args:
-        column: timestamps in microseconds.
+    """Return timestamps in microseconds as text like ``2024-03-01T12:00:00.000000Z``; without time zone, without ``Z``.
 
     Returns:
         A string array; NULL timestamps stay NULL. None if this method does not apply: the column is empty, the days

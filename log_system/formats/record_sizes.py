@@ -22,9 +22,7 @@ _SMALL = 16_384
 def largest_row(batch: pa.RecordBatch, text: int = ESCAPED) -> int:
     """Return an upper bound in bytes for the largest row of a batch; cheap to compute but may be far too high.
 
-    Args:
-        batch: the rows.
-        text: the most bytes that one byte of text takes when encoded.
+    ``text`` is the most bytes that one byte of text takes when encoded.
     """
     if not batch.num_rows:
         return 0

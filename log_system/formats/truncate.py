@@ -20,12 +20,7 @@ class TruncatingFormat:
     """A log format that adds the truncate record to a format of row changes."""
 
     def __init__(self, rows: LogFormat, record: bytes) -> None:
-        """Add the truncate record to ``rows``, a format of row changes.
-
-        Args:
-            rows: the format.
-            record: the value of the truncate record; its key is null.
-        """
+        """Add the truncate record, with the value ``record`` and no key, to ``rows``, a format of row changes."""
         self.name = rows.name
         self._rows = rows
         self._record = record

@@ -138,12 +138,7 @@ def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPositio
     lost, the next publisher would commit its records, or abort them.
 
     Not checked is what retention has removed, what an open transaction of another producer hides, and what Kafka may
-    have compacted away.
-
-    Args:
-        log: the log.
-        consumer: a read-committed consumer that reports the end of partitions.
-        positions: the register.
+    have compacted away. ``consumer`` reads only what is committed, and reports the end of partitions.
 
     Raises:
         DataLostError: another record is there, or none.

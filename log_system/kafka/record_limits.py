@@ -54,12 +54,7 @@ class RecordLimit:
 
 
 def record_limit(client: KafkaClient, topic: str, *, fresh: bool = False) -> RecordLimit | None:
-    """Return how large a record of a topic may be; the broker's answer is cached for this process.
-
-    Args:
-        client: the cluster.
-        topic: the topic.
-        fresh: ask the broker even if an answer is cached.
+    """Return how large a record of a topic may be; unless ``fresh``, the broker's cached answer is good enough.
 
     Returns:
         The limit; None if it is not available: the topic does not exist, or this user may not describe it.

@@ -91,9 +91,7 @@ class RegisterPosition:
     def headers(self, total: int, table: str) -> list[tuple[str, bytes]]:
         """Return headers that carry the position, for the last record of a transaction in the partition.
 
-        Args:
-            total: all the snapshot's changes in the partition.
-            table: the table's id.
+        ``total`` counts all the snapshot's changes in the partition.
         """
         fields = {SNAPSHOT_HEADER: str(self.snapshot), POSITION_HEADER: f"{self.rows}/{total}/{self.records}"}
         if self.commit:

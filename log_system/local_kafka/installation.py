@@ -25,8 +25,7 @@ ARCHIVE_TIMEOUT_S = 60.0
 def kafka_command(heap: str) -> list[str]:
     """Return a Java command line with Kafka's jars, up to the class name; download the jars if necessary.
 
-    Args:
-        heap: Java's heap limit, such as ``512m``.
+    ``heap`` is Java's heap limit, such as ``512m``.
 
     Raises:
         UnavailableError: Java is missing or too old, or the jars are not available.

@@ -103,11 +103,7 @@ class Commit:
 def parse_commit(version: int, text: bytes, written_ms: Callable[[], int] = lambda: 0) -> Commit:
     """Parse an entry.
 
-    Args:
-        version: its version.
-        text: its content.
-        written_ms: returns when the entry was written: the time of a commit without ``commitInfo``, which other Delta
-            writers may leave out.
+    ``written_ms`` returns the time of a commit without ``commitInfo``, which other Delta writers may leave out.
 
     Raises:
         ValueError: the text is not an entry.

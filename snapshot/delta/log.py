@@ -116,10 +116,7 @@ class DeltaLog:
             return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
 
     def version(self, *, fresh: bool = True) -> int:
-        """Return the newest version.
-
-        Args:
-            fresh: look for newer commits first; else return the version as of the last look.
+        """Return the newest version; without ``fresh``, that of the last look.
 
         Raises:
             NotFoundError: there is no Delta table.
@@ -156,9 +153,7 @@ class DeltaLog:
     def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
         """Return the last version that an application has recorded with its commits (Delta's ``txn`` action).
 
-        Args:
-            app_id: the application's id.
-            fresh: look for newer commits first; else use the state as of the last look.
+        Without ``fresh``, that of the last look.
         """
         state = self._state if self._state is not None and not fresh else self._fresh()
         for commit in reversed(state.since):
@@ -217,10 +212,8 @@ class DeltaLog:
     def commit_at(self, version: int, *, fresh: bool = True) -> Commit:
         """Return one version's actions; the cost does not depend on the size of the table.
 
-        Args:
-            version: the version.
-            fresh: read the entry; else return what this object has read or committed, if it has. That was in the log,
-                unchanged, when the version after it was read or committed, and the newest version at the last look.
+        Without ``fresh``, return what this object has read or committed, if it has. That was in the log, unchanged,
+        when the version after it was read or committed, and the newest version at the last look.
 
         Raises:
             DataLostError: Delta's log retention has removed the version's file.

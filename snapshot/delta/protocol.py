@@ -119,12 +119,7 @@ def check_readable(path: str, protocol: Protocol) -> None:
 
 
 def check_writable(path: str, protocol: Protocol, *, removes: bool) -> None:
-    """Check that this program supports all features required to write to a table.
-
-    Args:
-        path: the table's folder.
-        protocol: the table's protocol.
-        removes: whether the commit removes rows.
+    """Check that this program supports all features required to write to a table and, if ``removes``, to remove rows.
 
     Raises:
         InvalidInputError: it does not support one of them, or other Delta writers are to clean the log up.

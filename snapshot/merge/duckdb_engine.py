@@ -214,11 +214,7 @@ def spilling(
 
 @contextmanager
 def errors_mapped(what: str) -> Iterator[None]:
-    """Convert DuckDB's errors into the store's, and interrupts into ``KeyboardInterrupt``.
-
-    Args:
-        what: What is being read, for the message.
-    """
+    """Convert DuckDB's errors into the store's, and interrupts into ``KeyboardInterrupt``; ``what`` is what is read."""
     try:
         with interruptible():
             yield

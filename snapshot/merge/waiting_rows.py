@@ -21,9 +21,7 @@ class WaitingRows:
     def __init__(self, schema: pa.Schema, folder: str | None = None) -> None:
         """Prepare to hold batches of one schema in a file, which is removed at the end of the context.
 
-        Args:
-            schema: the schema.
-            folder: where to create the file; None for the folder of spilled data.
+        The file is in ``folder``, or in that of spilled data.
         """
         self._schema, self._folder = schema, folder or private_folder()
         self._stack = ExitStack()

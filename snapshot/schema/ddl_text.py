@@ -53,10 +53,7 @@ _SIMPLE: Final = {
 
 
 def as_schema(schema: pa.Schema | StructType | str) -> StructType:
-    """Return columns as a Spark schema.
-
-    Args:
-        schema: a Spark schema, an Arrow schema, or DDL text.
+    """Return a Spark schema, an Arrow schema or DDL text as a Spark schema.
 
     Raises:
         InvalidInputError: the text is not a schema in Spark's DDL, or Spark has no type for one of Arrow's.

@@ -26,9 +26,7 @@ _NAMES: dict[pa.DataType, str] = {
 def type_name(data_type: pa.DataType, *, blob: str = "BLOB") -> str:
     """Return the name of the DuckDB type with exactly the values of an Arrow type.
 
-    Args:
-        data_type: the Arrow type.
-        blob: the name for binary, on its own and in nested types.
+    ``blob`` is the name for binary, on its own and in nested types.
 
     Raises:
         InvalidInputError: Delta does not store such a type.

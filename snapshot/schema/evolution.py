@@ -344,10 +344,6 @@ def can_become(given: DataType, wanted: DataType) -> bool:
 def merging_changes(given: StructType, there: StructType) -> list[Change]:
     """Return the changes that a table needs to hold rows with other columns: new columns and fields, and wider types.
 
-    Args:
-        given: the columns of the rows.
-        there: the table's columns.
-
     Returns:
         The changes. A type that cannot be widened to that of the rows is left unchanged; the write then rejects it.
     """

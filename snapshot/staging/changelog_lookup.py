@@ -111,11 +111,7 @@ class Lookup:
                     session.execute(f"DROP TABLE {table}")
 
     def rows(self, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        """Yield rows of a bucket.
-
-        Args:
-            bucket: the bucket.
-            keys: the keys to look up, with columns in the order of the primary key; None for all rows.
+        """Yield the rows of a bucket with these keys, in the order of the primary key; all rows if ``keys`` is None.
 
         Yields:
             The table's columns, in no particular order.

@@ -119,12 +119,7 @@ def refuse_rejected(kinds: pa.Array) -> None:
 
 
 def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
-    """Check that a NOT NULL column has no NULL.
-
-    Args:
-        nulls: a mask of the rows that are NULL.
-        name: the column.
-        spec: the table.
+    """Check that a NOT NULL column has no NULL, by a mask of the rows that are NULL.
 
     Raises:
         InvalidInputError: it has.
@@ -165,12 +160,7 @@ def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array |
     """Check that Delta can store the values of the partition columns.
 
     Delta stores a partition value as text, in which the empty string means NULL, and readers accept only dates of the
-    years 1 to 9999.
-
-    Args:
-        batch: the rows.
-        spec: the table.
-        wanted: a mask of the rows to be stored; None for all.
+    years 1 to 9999. ``wanted`` is a mask of the rows to be stored; None for all.
 
     Raises:
         InvalidInputError: Delta cannot store a value.

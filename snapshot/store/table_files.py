@@ -147,12 +147,7 @@ class TableFiles:
         return spec
 
     def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
-        """Commit a snapshot that changes the table's definition and no rows.
-
-        Args:
-            spec: the new definition.
-            snapshot_id: the id of the snapshot: the newest plus one.
-            commit_id: identifies the commit.
+        """Commit a snapshot that changes the table's definition and no rows; its id is that of the newest one plus one.
 
         Raises:
             ConflictError: another commit has taken that id.
@@ -163,19 +158,11 @@ class TableFiles:
         return as_snapshot(self.log.alter(snapshot_id, log_schema(spec), own=own, configuration=properties, info=info))
 
     def latest(self, *, fresh: bool = True) -> int:
-        """Return the id of the newest snapshot.
-
-        Args:
-            fresh: look for newer commits first; else return the id as of the last look.
-        """
+        """Return the id of the newest snapshot; without ``fresh``, that of the last look."""
         return self.log.version(fresh=fresh)
 
     def oldest(self, *, fresh: bool = True) -> int:
-        """Return the id of the oldest snapshot that has not expired; 0 if none has.
-
-        Args:
-            fresh: look for newer commits first; else return the id as of the last look.
-        """
+        """Return the oldest snapshot that has not expired, 0 if none has; without ``fresh``, as of the last look."""
         return self.log.transaction_version(OLDEST, fresh=fresh) or 0
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
@@ -331,11 +318,8 @@ class TableFiles:
     def root_entry(self, snapshot_id: int, *, fresh: bool = True) -> tuple[int, int, int]:
         """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
 
-        Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction.
-
-        Args:
-            snapshot_id: the snapshot.
-            fresh: look for newer compactions first; else know those of the last look.
+        Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction. Without
+        ``fresh``, only the compactions of the last look are known.
 
         Returns:
             The base table version, the version of its compaction (different if another tool has committed since), and

@@ -24,12 +24,7 @@ class LiveTable:
     """
 
     def __init__(self, names: Sequence[str], *, has_changes: bool) -> None:
-        """Create an empty result.
-
-        Args:
-            names: the result's columns.
-            has_changes: whether the query emits a changelog, which retracts rows.
-        """
+        """Create an empty result with columns of these names; if the query ``has_changes``, they retract rows."""
         self._names = list(names)
         self._appends = not has_changes
         self._last: deque[tuple[object, ...]] = deque(maxlen=ROWS_MAX)

@@ -216,13 +216,9 @@ def fates(both: DataFrame, spec: TableSpec, of_new: Column, of_old: Column) -> D
 
 
 def decided(fates: DataFrame, spec: TableSpec) -> DataFrame:
-    """Return the change of each key; invalid ones are marked in ``_kind`` so that staging rejects them.
+    """Return the change of each key by the `Fate` in ``_kind``; mark invalid ones there, so that staging rejects them.
 
     See ``change_of_fate``.
-
-    Args:
-        fates: frame with the table's columns, and a ``Fate`` in ``_kind``.
-        spec: the table definition.
     """
     kind = F.expr(change_of_fate(", ".join(map(backquoted, spec.primary_key))))
     return fates.withColumn(KIND, kind.cast("byte")).where(F.col(KIND).isNotNull()).select("*", _order())

@@ -70,11 +70,8 @@ def changes_of_pairs(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the change of each key, in the layout of change files; staging rejects those that are marked as invalid.
 
-    Args:
-        spec: the table.
-        pairs: what the statement does.
-        held: the keys of all rows before the statement, read to the end; None if no row can arrive under the key of a
-            row that stays.
+    ``held`` has the keys of all rows before the statement, read to the end; None if no row can arrive under the key of
+    a row that stays.
     """
     schema, keys = change_file_schema(spec), range(len(spec.primary_key))
     places = [spec.arrow.get_field_index(name) for name in spec.primary_key]

@@ -128,10 +128,7 @@ class LocalMerge:
     ) -> Iterator[Matches]:
         """Join the table's rows with the source's and yield the pairs to which a clause applies.
 
-        Args:
-            connection: what ``opened`` returned.
-            rows: the table's rows: ``columns`` and, with ``places``, their numbers.
-            places: whether rows have numbers.
+        With ``places``, the numbers of the rows follow their ``columns``.
 
         Raises:
             InvalidInputError: an expression cannot be evaluated on a row, or a value does not fit its column.

@@ -55,9 +55,7 @@ class Batches:
     def under(self, spec: TableSpec, keys: Sequence[str] = ()) -> Batches:
         """Return the rows as rows of the table's current columns; another writer may have changed them since.
 
-        Args:
-            spec: the table's current definition.
-            keys: the columns that count in deletes by key; empty for other rows.
+        ``keys`` are the columns that count in deletes by key; empty for other rows.
 
         Raises:
             InvalidInputError: the rows do not fit the columns.

@@ -22,12 +22,7 @@ FILE_SHIFT = 40
 
 @contextmanager
 def row_acts(spec: TableSpec, matches: Iterable[Matches]) -> Iterator[RowActs]:
-    """Store the actions of a merge on the table's rows, and the rows that it inserts.
-
-    Args:
-        spec: the table.
-        matches: the pairs, with the numbers of the table's rows.
-    """
+    """Store the actions of a merge on the table's rows, which ``matches`` numbers, and the rows that it inserts."""
     new = [pa.field(f"n{i}", field.type) for i, field in enumerate(spec.arrow)]
     schema = pa.schema([pa.field(PLACE, pa.int64()), pa.field("act", pa.int8()), *new])
     with spilling(memory_limit=MEMORY) as connection:

@@ -33,13 +33,8 @@ def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Generat
     """Yield the changes of snapshots ``after + 1`` to ``through`` in snapshot order.
 
     Changes are read bucket by bucket, so the changes of several snapshots must be sorted: small snapshots are read
-    together and sorted in memory, and a large snapshot is read alone, batch by batch.
-
-    Args:
-        feed: the table's changes.
-        after: a snapshot, or ``BEFORE_FULL`` to yield the rows of ``through`` as inserts.
-        through: the last snapshot.
-        schema: the change feed's schema.
+    together and sorted in memory, and a large snapshot is read alone, batch by batch. With ``BEFORE_FULL`` as
+    ``after``, the rows of ``through`` come as inserts.
 
     Raises:
         CorruptedError: the table was set back meanwhile.

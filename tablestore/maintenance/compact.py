@@ -148,12 +148,8 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
 def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None = None) -> Snapshot | None:
     """Compact if the changes exceed the table's limits, or combine small change files; cheap if neither is due.
 
-    The newest snapshot is that of the table's last look.
-
-    Args:
-        table: the table.
-        run_tasks: runs the tasks.
-        checked: the newest snapshot when this caller checked last; others may have committed several since.
+    The newest snapshot is that of the table's last look. ``checked`` was the newest one when this caller checked last;
+    others may have committed several since.
     """
     if not table.options.compaction.auto:
         return None

@@ -49,11 +49,7 @@ class PartitionsReport:
 
 
 def expiration_of(table: TableContext, given: Mapping[str, str]) -> PartitionOptions:
-    """Return the options by which the table's partitions expire.
-
-    Args:
-        table: the table.
-        given: options that replace the table's.
+    """Return the options by which the table's partitions expire: its own, unless others are given.
 
     Raises:
         InvalidInputError: the table has no partitions, or there is no ``partition.expiration-time``; or a given option

@@ -101,11 +101,7 @@ class KeyedState(SegmentedState):
             self._expired_before = self._watermark - self._spec.ttl_us
 
     def find(self, hashes: Hashes, keys: pa.RecordBatch) -> tuple[Rows, pa.RecordBatch]:
-        """Look up keys.
-
-        Args:
-            hashes: the keys' ``key_hashes``.
-            keys: rows with at least the key columns, by name; no two of one key.
+        """Look up the keys of rows, no two of one key, by their ``key_hashes``.
 
         Returns:
             Which rows of ``keys`` are live keys, and the state's rows of these keys, in the same order.
@@ -186,10 +182,7 @@ class KeyedState(SegmentedState):
     def _merged(self, older: Segment, newer: Segment, *, is_oldest: bool) -> Iterator[pa.RecordBatch]:
         """Yield the rows of two segments; of a key in both, the newer one.
 
-        Args:
-            older: a segment.
-            newer: the segment after it.
-            is_oldest: whether no segment is older, so that deleted and expired keys can be left out.
+        If no segment is older, deleted and expired keys are left out.
         """
         step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * older.rows // older.size))
         for old_rows, new_rows in in_steps(older, newer, step):

@@ -27,12 +27,7 @@ class StateUpkeep:
         self._found: dict[str, int] = {}
 
     def clean(self, spec: StateSpec, done: Mapping[str, int]) -> None:
-        """Remove files that are no longer needed; see ``clean``.
-
-        Args:
-            spec: the state.
-            done: for each partition, the offset at which the last complete micro-batch ended.
-        """
+        """Remove files that are no longer needed once micro-batches are complete up to these offsets; see ``clean``."""
         if self._cleaned.is_over():
             for partition, offset in done.items():
                 clean(spec.folder.child(partition), offset)
@@ -62,11 +57,8 @@ def clean(storage: Storage, done: int) -> None:
     """Remove all but the last versions of a partition's state, and the segments that only they list.
 
     An attempt that still runs may be about to list a segment in a version. But a version at or before the newest one
-    that is kept here is read by nobody, so segments for such versions can go once no version lists them.
-
-    Args:
-        storage: the partition's folder.
-        done: the offset at which the last complete micro-batch ended.
+    that is kept here is read by nobody, so segments for such versions can go once no version lists them. ``done`` is
+    the offset at which the last complete micro-batch ended.
     """
     names = storage.names()
     versions = version_offsets(names)

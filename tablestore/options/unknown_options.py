@@ -231,12 +231,7 @@ def without_effect(name: str) -> str:
 
 
 def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
-    """Raise the error that says what to use instead of an option.
-
-    Args:
-        name: the option.
-        known: names of all options.
-        table: path of the table, if it exists.
+    """Raise the error that says what to use instead of an option; ``table`` is the path of the table, if it exists.
 
     Raises:
         InvalidInputError: always.

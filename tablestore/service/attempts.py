@@ -50,9 +50,7 @@ class Attempts:
     def failed(self, error: Exception, what: str) -> Self:
         """Return the outcome after another failure, and log it unless the last attempt failed in the same way.
 
-        Args:
-            error: why the attempt failed.
-            what: the work, for the message, such as ``table /data/orders: verify``.
+        ``what`` is the work, for the message, such as ``table /data/orders: verify``.
         """
         kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
         text = str(error) or kind

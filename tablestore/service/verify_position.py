@@ -40,10 +40,8 @@ class Pass:
     def then(self, report: Report, *, at_end: bool) -> Pass:
         """Return the pass after one more step.
 
-        Args:
-            report: what the step found.
-            at_end: whether the step reached the end of the log. Its report then repeats the differences that are in
-                no snapshot, so earlier reports of these are dropped.
+        At the end of the log, a report repeats the differences that are in no snapshot, so earlier reports of these are
+        dropped.
         """
         if report.after != self.snapshot:
             # The log was compared whole, because its compared part has changed.

@@ -102,11 +102,7 @@ class Feed:
         return Position(snapshot, "" if snapshot == BEFORE_FULL else self._log.commit_of(snapshot))
 
     def check(self, reached: Position, consumer: str | None = None) -> None:
-        """Check that the table still contains what a reader has read; costs no read for the newest snapshot.
-
-        Args:
-            reached: the reader's position.
-            consumer: the reader's consumer; None if it has none.
+        """Check that a table still has what a reader, or its consumer, has read; costs no read for the newest snapshot.
 
         Raises:
             CorruptedError: the table was set back to an older copy, and other commits may have taken the same ids.

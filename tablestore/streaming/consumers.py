@@ -124,9 +124,7 @@ class Consumers:
     def withdraw(self, announcement: str, oldest: int) -> None:
         """Remove the announcement of an expiry that has ended, and of those that can no longer change anything.
 
-        Args:
-            announcement: its name.
-            oldest: the oldest snapshot that has not expired.
+        ``oldest`` is the oldest snapshot that has not expired.
         """
         found = self._announcements()
         self._storage.delete(announcement, *(name for name, (below, _) in found.items() if below <= oldest))

@@ -148,10 +148,7 @@ def _byte(number: int) -> str:
 def table_columns(schema: StructType, spec: TableSpec, *, fills: bool = True) -> list[Column]:
     """Return the table's columns as selected from a frame, cast to wider types where needed.
 
-    Args:
-        schema: the frame's.
-        spec: the table.
-        fills: put the defaults of columns in place of NULL.
+    With ``fills``, the defaults of columns are put in place of NULL.
 
     Raises:
         InvalidInputError: the frame's columns do not fit; see ``check_columns``.

@@ -215,12 +215,7 @@ def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, s
 
 @contextmanager
 def pending_on_error(table: TableFiles, snapshot: int, on_error: Callable[[], None] | None = None) -> Iterator[None]:
-    """Raise any error of publishing a committed snapshot as one that says that the snapshot is committed.
-
-    Args:
-        table: the table.
-        snapshot: the snapshot.
-        on_error: called first after an error that this converts.
+    """Raise an error of publishing a committed snapshot, after ``on_error()``, as one that says that it is committed.
 
     Raises:
         PublishPendingError: the snapshot could not be published because of a lasting failure.
@@ -328,11 +323,8 @@ def check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None
     """Check that the log's newest snapshot is the same commit as the table's snapshot of that number.
 
     The two differ if the table was restored from an older copy and other writers have committed to it since. Their
-    commits would seem published already.
-
-    Args:
-        table: the table.
-        claimed: snapshots that are published according to register and index, with their commit fingerprints.
+    commits would seem published already. ``claimed`` are the snapshots that are published by register and index, with
+    their commits' fingerprints.
 
     Raises:
         CorruptedError: the commits differ.

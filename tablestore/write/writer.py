@@ -188,9 +188,6 @@ class Writer:
     def checked(self, check: Callable[[], T]) -> Callable[[], T]:
         """Check a statement against the table's columns, and again in an attempt for which others have changed them.
 
-        Args:
-            check: checks the statement against the definition of now, and returns it as checked.
-
         Returns:
             A function that returns the statement as checked against the definition of the attempt.
         """

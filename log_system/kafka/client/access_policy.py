@@ -89,12 +89,7 @@ class Allowed:
         return ",".join(self.entries)
 
     def covers(self, reference: str, servers: str = "") -> bool:
-        """Return whether a stored option may use a reference.
-
-        Args:
-            reference: ``env:NAME``, ``file:PATH`` or ``class:NAME``.
-            servers: the addresses of the brokers that would receive the value.
-        """
+        """Return whether a stored option for these brokers may use a reference, such as ``env:NAME``."""
         kind, _, place = reference.partition(":")
         if kind == "file":
             place = place.removeprefix("//")

@@ -308,11 +308,8 @@ class GroupOffsets:
     def __init__(self, client: KafkaClient, group: str, **overrides: Setting) -> None:
         """Create the object for ``group``; nothing connects before the first call.
 
-        Args:
-            client: the cluster.
-            group: the group.
-            overrides: options of the consumer by name. One that is not ``read_committed`` does not wait for open
-                transactions that move the offsets.
+        ``overrides`` are options of the consumer by name. One that is not ``read_committed`` does not wait for open
+        transactions that move the offsets.
         """
         self._client = client
         self._group = group

@@ -344,12 +344,9 @@ def take_over(producer: Producer, seconds: float) -> None:
     """Make a producer the owner of its transactional id; fence the previous owner and abort its open transaction.
 
     The client looks up the id's coordinator immediately and, if it is not connected to any broker, only again half a
-    second later. So connect first. The first response may come over a bootstrap connection, which closes as soon as
-    the brokers are known; only a response from a broker with an id proves that the client is connected to a broker.
-
-    Args:
-        producer: a new transactional producer.
-        seconds: the time limit of each request.
+    second later. So connect first. The first response may come over a bootstrap connection, which closes as soon as the
+    brokers are known; only a response from a broker with an id proves that the client is connected to a broker.
+    ``seconds`` is the time limit of each request.
 
     Raises:
         KafkaException: the broker does not respond, or rejects the request.

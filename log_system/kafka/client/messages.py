@@ -110,14 +110,7 @@ records that there are, at most so many (None if there are none), and the partit
 
 @contextmanager
 def taking(consumer: Any, topic: str, partition: int, wanted: Wanted) -> Iterator[Take]:
-    """Yield a function that takes a partition's records; assign only that partition to the consumer in this context.
-
-    Args:
-        consumer: the consumer.
-        topic: the topic.
-        partition: the partition.
-        wanted: which parts of the records to return.
-    """
+    """Yield a function that takes the ``wanted`` parts of a partition's records; assign only it to the consumer."""
     if wanted.messages or not bulk_consume.can_take(consumer):
         yield lambda count, seconds: _as_messages(consumer, count, seconds, wanted)
         return

@@ -121,9 +121,7 @@ def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
 def resolve(config: Mapping[str, ClientValue], prefix: str = "kafka.") -> dict[str, str]:
     """Return options with references and :class:`Secret` objects replaced by their values.
 
-    Args:
-        config: client options.
-        prefix: the prefix of the option names as the user writes them, for messages.
+    ``prefix`` is that of the options' names as the user writes them, for messages.
 
     Raises:
         InvalidInputError: a variable is not set or empty, or a file is empty or cannot be read.
@@ -142,10 +140,7 @@ def wrap(options: Mapping[str, object]) -> dict[str, ClientValue]:
     """Return option values as text, with each credential wrapped in a :class:`Secret`.
 
     Every function that receives options calls this first, so that no stack frame below it and no handle holds a
-    credential as plain text.
-
-    Args:
-        options: option values by name, with or without ``kafka.`` or ``properties.``.
+    credential as plain text. The names may begin with ``kafka.`` or ``properties.``.
     """
     wrapped: dict[str, ClientValue] = {}
     for key, value in options.items():

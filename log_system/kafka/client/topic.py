@@ -124,12 +124,7 @@ def ensure_topic(
 
 
 def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -> bool:
-    """Create the topic with the broker's defaults if it does not exist; accept an existing topic unchecked.
-
-    Args:
-        client: the cluster.
-        name: the topic.
-        compacted: whether a topic created here keeps only the last record of each key.
+    """Create the topic with the broker's defaults, compacted or not; accept an existing topic unchecked.
 
     Returns:
         Whether this call created the topic.
@@ -197,12 +192,7 @@ def existing_ids(client: KafkaClient, name: str) -> TopicIds:
 
 
 def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
-    """Check that a topic exists and still has the expected id.
-
-    Args:
-        client: the cluster.
-        name: the topic.
-        topic_id: the expected id; empty accepts any.
+    """Check that a topic exists and still has the expected id; an empty one accepts any.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -237,12 +227,8 @@ def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
     """Delete a topic and wait until it is gone.
 
     The client can delete topics only by name. If the topic is replaced by another one of the same name between the
-    check of the id and the deletion, which are two consecutive requests, the new topic is deleted.
-
-    Args:
-        client: the cluster.
-        name: the topic.
-        topic_id: delete only the topic with this id; empty deletes any topic of that name.
+    check of the id and the deletion, which are two consecutive requests, the new topic is deleted. Without
+    ``topic_id``, any topic of the name is deleted.
 
     Returns:
         Whether such a topic existed.
@@ -325,15 +311,10 @@ def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
-    """Return the end offset of each partition.
+    """Return the end offset of each partition; if ``read_committed``, that before its first open transaction.
 
     The broker acknowledges a commit once it is decided, and writes the commit marker to each partition shortly
     afterwards. Directly after a commit, the read-committed end may therefore still be before the transaction.
-
-    Args:
-        client: the cluster.
-        topic: the topic.
-        read_committed: return the last stable offset, before the first open transaction; else the end of all records.
 
     Raises:
         NotFoundError: the topic does not exist.

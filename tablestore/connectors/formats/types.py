@@ -51,10 +51,8 @@ def cut_times(column: pa.Array, field: pa.Field) -> pa.Array:
 def check_schema(schema: pa.Schema, check: Callable[[pa.Field, str], None]) -> None:
     """Check that a format supports a schema.
 
-    Args:
-        schema: the columns.
-        check: called with each field, at every nesting level, and its path; raises if the format does not support the
-            field.
+    ``check`` is called with each field, at every nesting level, and its path; it raises if the format does not support
+    it.
 
     Raises:
         InvalidInputError: the connectors do not support a type or a name, or ``check`` raises it.

@@ -115,10 +115,7 @@ def check_stored_properties(given: Mapping[str, ClientValue], allowed: Allowed, 
 
 
 def parse_properties(given: Mapping[str, object]) -> Properties:
-    """Parse a Kafka client configuration.
-
-    Args:
-        given: options by name, without ``properties.``.
+    """Parse a Kafka client configuration, whose names are without ``properties.``.
 
     Raises:
         InvalidInputError: a name or a value is not supported; the message names the option and shows no credentials.

@@ -86,12 +86,8 @@ class TransactionalWriter:
         An in-doubt commit (the broker's answer was lost) is resolved by an immediate retry of the same steps, and so
         is, once, a transaction that the broker aborted after its timeout, as while the machine slept, or that another
         run of the query fenced, as one does that was suspended and wakes up while this one has taken its place. Another
-        run may have written the micro-batch meanwhile, so a retry first looks whether the register has advanced.
-
-        Args:
-            batch: the micro-batch.
-            messages: its messages.
-            again: whether an earlier call in this process has failed.
+        run may have written the micro-batch meanwhile, so a retry first looks whether the register has advanced. With
+        ``again``, an earlier call in this process has failed.
 
         Returns:
             Whether this call wrote the micro-batch.

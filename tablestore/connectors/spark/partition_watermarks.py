@@ -332,9 +332,7 @@ def partitions_noted() -> Iterator[list[tuple[str, list[Partition]]]]:
 def check_partitions(checkpoint: str, noted: Sequence[tuple[str, Sequence[Partition]]]) -> None:
     """Check that a query that continues from a checkpoint has no source for a partition that is not in it.
 
-    Args:
-        checkpoint: the query's checkpoint, which need not exist.
-        noted: what ``partitions_noted`` has yielded.
+    The checkpoint need not exist; ``noted`` is what ``partitions_noted`` has yielded.
 
     Raises:
         DataLostError: partitions were added to a topic. Spark itself would only count the sources.

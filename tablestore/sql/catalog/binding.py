@@ -167,12 +167,7 @@ def schema_of(columns: Columns) -> StructType:
 
 
 def connector_options(made: CreateTable, columns: Columns | None = None) -> dict[str, ClientValue]:
-    """Return a table's options, with those derived from its columns and its primary key.
-
-    Args:
-        made: the table's definition.
-        columns: the columns to read or write; None for all stored ones.
-    """
+    """Return a table's options, with those derived from its primary key and the given columns, or all stored ones."""
     options: dict[str, ClientValue] = dict(made.options) | {"table.name": name_of(made)}
     if made.primary_key:
         options[PRIMARY_KEY] = ",".join(made.primary_key)

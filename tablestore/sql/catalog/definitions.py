@@ -90,11 +90,7 @@ class Definitions:
             raise AlreadyExistsError(taken(definition.name))
 
     def change(self, name: str, change: Callable[[Definition], Definition]) -> Definition | None:
-        """Replace a definition, with a retry each time another writer changes it first.
-
-        Args:
-            name: name of the definition.
-            change: returns the new definition for the current one; called again for each retry.
+        """Replace a definition by what ``change`` returns for it, again each time another writer has changed it first.
 
         Returns:
             The new definition; None if there is none of that name.

@@ -419,9 +419,7 @@ def range_read(definition: Definition) -> ReadRange | None:
 def stream_read(definition: Definition, *, anywhere: bool = False) -> dict[str, Any]:
     """Return the arguments of ``TableStore.read_stream`` that a hint sets.
 
-    Args:
-        definition: the table.
-        anywhere: whether the stream of a table with a key may begin with changes of rows that it never had.
+    With ``anywhere``, the stream of a table with a key may begin with changes of rows that it never had.
 
     Raises:
         InvalidInputError: the hint has options that a stream of the table does not take.

@@ -213,10 +213,7 @@ def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:
 def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = ()) -> DataFrame:
     """Add a table's computed columns where it declares them; ``_change_type`` and ``_seq`` stay at the end.
 
-    Args:
-        frame: the stored columns.
-        made: the table's definition.
-        known: names of computed columns that the frame has.
+    The frame has those that are ``known``.
     """
     declared = {column.name for column in made.columns}
     columns = [

@@ -71,10 +71,7 @@ def _in_sequence(field: Field, number: Column) -> Column:
 def _random(field: Field, row: Column, now: Column) -> Column:
     """Return a random value, or NULL as often as the null rate says.
 
-    Args:
-        field: the field.
-        row: a random number of the row, or of the element of a collection.
-        now: the row's time.
+    ``row`` is a random number of the row, or of the element of a collection; ``now`` is the row's time.
     """
     value = _value(field, row, now)
     if not field.parts:

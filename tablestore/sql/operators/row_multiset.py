@@ -61,10 +61,7 @@ class RowMultiset(SegmentedState):
         return state
 
     def rows(self, hashes: Hashes) -> pa.Table:
-        """Return the rows of the groups with one of the hashes, in any order, perhaps several times each.
-
-        Args:
-            hashes: the groups' hashes, sorted and without duplicates.
+        """Return the rows of groups with these hashes (sorted, each once), in any order, perhaps several times each.
 
         Returns:
             ``_hash``, ``_count`` and the columns; the copies of a row are the sum of its counts.

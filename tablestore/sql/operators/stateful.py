@@ -94,9 +94,7 @@ class StatefulStep(ABC):
     def run(self, task: Task, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the operator's rows; its state is saved before the first one.
 
-        Args:
-            task: the task.
-            rows: the columns of the frame and ``_hash``, the group's hash.
+        ``rows`` has the columns of the frame and ``_hash``, the group's hash.
         """
 
 

@@ -181,10 +181,7 @@ Flink.Parser = FlinkParser
 
 
 def parse(text: str) -> tuple[Statement, ...]:
-    """Parse a text into statements.
-
-    Args:
-        text: statements separated by ``;``, and comments.
+    """Parse a text of statements, separated by ``;``, and comments.
 
     Returns:
         The statements, in order; empty if there are only comments.

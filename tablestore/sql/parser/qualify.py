@@ -54,9 +54,7 @@ def named_table(name: str, alias: str) -> exp.Table:
 def qualified(select: exp.Select, sources: Mapping[str, Source]) -> exp.Select:
     """Return a SELECT with ``*`` expanded and each column qualified with its table.
 
-    Args:
-        select: the query.
-        sources: its tables, by lower-case alias.
+    The aliases in ``sources`` are in lower case.
 
     Raises:
         RefusedError: a column is ambiguous, or a table is not in FROM.
@@ -155,10 +153,6 @@ def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool])
     """Replace IN and EXISTS of unbounded queries, as conditions of WHERE, by joins with their distinct rows, in place.
 
     Conditions for which this is not possible stay.
-
-    Args:
-        select: the SELECT.
-        is_endless: whether a query reads an unbounded table.
     """
     joins, where, first = select.args.get("joins") or [], select.args.get("where"), select.args.get("from_")
     if where is None or first is None:
@@ -247,9 +241,7 @@ def _names_any(node: exp.Expr, tables: Collection[str]) -> bool:
 def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[int, ...] | None:
     """Return the positions of key columns among the outputs, or None if one is not an output.
 
-    Args:
-        select: the qualified SELECT.
-        keys: names of the key columns of each table, by lower-case alias.
+    ``keys`` has those of each table, by lower-case alias.
     """
     outputs = [each.unalias() for each in select.expressions]
     places = {

@@ -214,11 +214,7 @@ def _exploded(spark: SparkSession, taken: ExpandedQuery, frames: dict[str, DataF
 
 
 def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[str, DataFrame]]:
-    """Rewrite time bounds in ON from TIMESTAMP_NTZ to TIMESTAMP, the only type by which Spark evicts join state.
-
-    Args:
-        select: the qualified SELECT, which is changed in place.
-        parts: its inputs.
+    """Rewrite bounds in ON, in place, from TIMESTAMP_NTZ to TIMESTAMP, the only type by which Spark evicts join state.
 
     Returns:
         The SELECT, and its frames with an added TIMESTAMP column for each TIMESTAMP_NTZ column with a watermark.

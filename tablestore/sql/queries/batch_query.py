@@ -351,9 +351,7 @@ def _check_patterns(spark: SparkSession, tree: exp.Expr) -> None:
 def _with_generators(tree: exp.Expr, type_of: Callable[[exp.Select], DataType]) -> None:
     """Replace each UNNEST in a query by Spark's ``LATERAL VIEW`` of a generator, which its type determines, in place.
 
-    Args:
-        tree: the query.
-        type_of: returns the type of the only column of a SELECT.
+    ``type_of`` returns the type of the only column of a SELECT.
 
     Raises:
         RefusedError: what is unnested is neither an array nor a map, the names do not fit, or the join has conditions.

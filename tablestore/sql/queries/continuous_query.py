@@ -249,12 +249,7 @@ class _Planner:
         self._tables: dict[str, Relation] = {}
 
     def of(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Relation:
-        """Plan a query or a part of it.
-
-        Args:
-            tree: the query.
-            known: relations of the enclosing ``WITH`` clauses, by name.
-        """
+        """Plan a query or a part of it; ``known`` has the relations of the enclosing ``WITH`` clauses, by name."""
         known = self._with(tree, known)
         if isinstance(tree, exp.Subquery):
             return self.of(tree.this, known)

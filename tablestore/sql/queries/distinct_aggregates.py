@@ -120,10 +120,7 @@ def said_over(
 
 
 def expand_distinct(select: exp.Select) -> ExpandedQuery:
-    """Split a grouped query with DISTINCT aggregates.
-
-    Args:
-        select: the SELECT, without HAVING, ORDER BY or LIMIT.
+    """Split a grouped query with DISTINCT aggregates, and without HAVING, ORDER BY and LIMIT.
 
     Raises:
         RefusedError: an aggregate is not supported, or a column is neither in GROUP BY nor in an aggregate.

@@ -64,11 +64,7 @@ def side_of(join: exp.Join) -> str:
 
 
 def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
-    """Replace the lookup tables of a SELECT by names of frames.
-
-    Args:
-        scope: the session's scope.
-        select: the SELECT, which is changed in place.
+    """Replace the lookup tables of a SELECT by names of frames, in place.
 
     Returns:
         The replaced tables, by the names of their frames.

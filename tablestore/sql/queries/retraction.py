@@ -86,10 +86,7 @@ class RetractableQuery:
 
 
 def retract(select: exp.Select) -> RetractableQuery:
-    """Split a grouped query over signed rows.
-
-    Args:
-        select: the qualified SELECT, without HAVING, ORDER BY, LIMIT or DISTINCT.
+    """Split a grouped query over signed rows: a qualified SELECT without HAVING, ORDER BY, LIMIT and DISTINCT.
 
     Raises:
         RefusedError: an aggregate does not support retraction, or a column is neither in GROUP BY nor in an aggregate.

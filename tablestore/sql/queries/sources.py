@@ -44,10 +44,7 @@ def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
 def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
     """Plan a table as an input; one with a primary key gives changes, with the rows that they replace.
 
-    Args:
-        scope: the session's scope.
-        made: the table's definition.
-        timed: whether the watermark of the definition is needed.
+    If ``timed``, it has the watermark of its definition.
     """
     if not _goes_on(made):
         return of_rows(batch_table(scope, made.name, 0))
@@ -108,12 +105,8 @@ def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
 def _added(changes: DataFrame, name: str, *, replaces: bool) -> DataFrame:
     """Return the changes of a table without a primary key as append-only rows; any other change fails the query.
 
-    Deletes from such tables are rare, and a query that had to expect them could not use windows, MIN or MAX.
-
-    Args:
-        changes: the changes.
-        name: the table's name.
-        replaces: whether rows that replace others are further rows, and deleted rows are ignored.
+    Deletes from such tables are rare, and a query that had to expect them could not use windows, MIN or MAX. With
+    ``replaces``, rows that replace others are further rows, and deleted rows are ignored.
     """
     if replaces:
         written = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
@@ -132,12 +125,8 @@ def _added(changes: DataFrame, name: str, *, replaces: bool) -> DataFrame:
 def _changes_of(table: TableStore, options: Mapping[str, Any], *, late: bool) -> DataFrame:
     """Return a store table's changes with the rows they replace; at most one change per key and micro-batch.
 
-    The stream of a log that shows uncommitted changes already has both properties, since it is normalized.
-
-    Args:
-        table: the table.
-        options: the arguments of ``TableStore.read_stream``.
-        late: whether the changes are of rows that the stream never had, too.
+    The stream of a log that shows uncommitted changes already has both properties, since it is normalized. ``options``
+    are arguments of ``TableStore.read_stream``. If ``late``, there are changes of rows that the stream never had.
     """
     changes, key = table.read_stream(**options), table.primary_key
     if table.log.shows_uncommitted:

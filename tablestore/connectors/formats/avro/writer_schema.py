@@ -51,11 +51,7 @@ def _described(kind: AvroType) -> tuple[object, ...]:
 
 
 def parse_schema(schema: Any, referred: Sequence[Any] = ()) -> AvroType:
-    """Parse a schema.
-
-    Args:
-        schema: the schema.
-        referred: schemas of named types that it refers to, each after those that it refers to itself.
+    """Parse a schema; ``referred`` are the types that it refers to, each after those that it refers to itself.
 
     Raises:
         UnfitError: it is not a valid schema.

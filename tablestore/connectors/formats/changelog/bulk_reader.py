@@ -56,10 +56,7 @@ class ChangelogBulkReader:
         self._fields = self._reader(spec.fields) if len(spec.fields) else None
 
     def read(self, texts: pa.Array) -> Iterator[BulkRows]:
-        """Decode messages and leave out the doubtful ones.
-
-        Args:
-            texts: messages, large_string, without NULL.
+        """Decode messages (large_string, without NULL) and leave out the doubtful ones.
 
         Yields:
             The decoded rows, in the order of messages and of the changes in each.

@@ -55,10 +55,7 @@ class JsonBulkReader:
         self._strict = [i for i, field in enumerate(schema) if forbids_nulls(field.type)]
 
     def read(self, texts: pa.Array) -> Iterator[BulkRows]:
-        """Decode payloads and leave out the doubtful ones.
-
-        Args:
-            texts: payloads, large_string, without NULL.
+        """Decode payloads (large_string, without NULL) and leave out the doubtful ones.
 
         Yields:
             The decoded rows, in payload order within each part.

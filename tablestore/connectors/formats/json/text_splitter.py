@@ -57,12 +57,7 @@ class Elements:
 
 
 def split_objects(texts: pa.Array, names: Sequence[str]) -> Fields:
-    """Return fields of JSON objects.
-
-    Args:
-        texts: valid JSON objects, large_string, without NULL; whitespace may follow them, but not precede them.
-        names: the fields.
-    """
+    """Return fields of valid JSON objects (large_string, without NULL); whitespace may only follow them."""
     marks = _Marks.of(texts)
     colons = np.flatnonzero((marks.kinds == _COLON) & (marks.depths == 1))
     starts, ends = marks.places[colons] + 1, marks.part_ends(marks.places[colons])

@@ -193,12 +193,7 @@ PARSERS: Final = {
 
 
 def json_in_spark(call: JsonFunction, text_of: Callable[[exp.Expr], str]) -> str:
-    """Return JSON_VALUE, JSON_QUERY or JSON_EXISTS in Spark SQL.
-
-    Args:
-        call: the function with its arguments.
-        text_of: returns an expression in Spark SQL.
-    """
+    """Return JSON_VALUE, JSON_QUERY or JSON_EXISTS in Spark SQL; ``text_of`` returns an expression in it."""
     text = text_of(call.this)
     is_lax, path = _steps(call.args["path"].name)
     at = f"TRY_VARIANT_GET(TRY_PARSE_JSON({text}), {path}, 'variant')"
@@ -237,12 +232,7 @@ def json_in_spark(call: JsonFunction, text_of: Callable[[exp.Expr], str]) -> str
 
 
 def json_made(node: exp.JSONObject | JsonArray, text_of: Callable[[exp.Expr], str]) -> str:
-    """Return ``JSON_OBJECT`` or ``JSON_ARRAY`` in Spark SQL.
-
-    Args:
-        node: the call.
-        text_of: returns an expression in Spark SQL.
-    """
+    """Return ``JSON_OBJECT`` or ``JSON_ARRAY`` in Spark SQL; ``text_of`` returns an expression in it."""
     if isinstance(node, JsonArray):
         values = [_value(each, text_of) for each in node.expressions]
         found = [f"COALESCE({each}, 'null')" for each in values] if node.args["nulls"] else values
@@ -255,12 +245,7 @@ def json_made(node: exp.JSONObject | JsonArray, text_of: Callable[[exp.Expr], st
 
 
 def json_aggregated(node: exp.Expr, text_of: Callable[[exp.Expr], str]) -> str:
-    """Return ``JSON_OBJECTAGG`` or ``JSON_ARRAYAGG`` in Spark SQL.
-
-    Args:
-        node: the call, or ``FILTER`` around it.
-        text_of: returns an expression in Spark SQL.
-    """
+    """Return ``JSON_OBJECTAGG`` or ``JSON_ARRAYAGG``, or ``FILTER`` around one, in Spark SQL."""
     call = node.this if isinstance(node, exp.Filter) else node
     is_array = isinstance(call, JsonArrayAgg)
     found = _value(call.this if is_array else call.expression, text_of)

@@ -52,13 +52,7 @@ UNITS: Final = (*_BY_CLOCK, *BY_DATE)
 
 
 def rounded(time: str, unit: str, *, up: bool) -> str:
-    """Return ``FLOOR(time TO unit)`` or ``CEIL(time TO unit)`` in Spark SQL; the result has the type of the time.
-
-    Args:
-        time: the time's expression in Spark SQL.
-        unit: one of `UNITS`.
-        up: whether to round up.
-    """
+    """Return ``FLOOR(time TO unit)``, or CEIL if ``up``, in Spark SQL; the result has the type of the time."""
     clock = f"CAST({time} AS TIMESTAMP_NTZ)"
     if unit in _BY_CLOCK:
         start, length = _BY_CLOCK[unit]
