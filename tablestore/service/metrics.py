@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -89,10 +89,7 @@ class _States(Collector):
         errors = CounterMetricFamily(*ERRORS, labels=["table", "kind"])
         for state in states:
             records.add_metric([state.path], state.verify.records)
-            counts: dict[str, int] = {}
-            for kind, count in chain(state.errors.items(), state.verify.errors.items()):
-                counts[kind] = counts.get(kind, 0) + count
-            for kind, count in counts.items():
+            for kind, count in (Counter(state.errors) + Counter(state.verify.errors)).items():
                 errors.add_metric([state.path, kind], count)
         yield records
         yield errors
