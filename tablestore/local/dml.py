@@ -59,17 +59,17 @@ class LocalVerbs:
     def _table(self) -> TableContext:
         return self._writer.table
 
-    def delete(self, where: str, batch: object) -> Snapshot | None:
+    def delete(self, where: str, commit_id: CommitId | None) -> Snapshot | None:
         """Delete the rows that a condition selects."""
         self._writer.refresh().check_says_deletes("delete")
         changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "delete", where))
         if not self._table.spec.has_key:
             return self._writer.replace(
-                lambda base: self._rewrite(changes(), base, Act.DELETE), CommitId.of(batch), kind="delete"
+                lambda base: self._rewrite(changes(), base, Act.DELETE), commit_id, kind="delete"
             )
-        return self._change("delete", batch, lambda base: self._deletes(base, changes().where))
+        return self._change("delete", commit_id, lambda base: self._deletes(base, changes().where))
 
-    def update(self, where: str | None, values: Mapping[str, Value], batch: object) -> Snapshot | None:
+    def update(self, where: str | None, values: Mapping[str, Value], commit_id: CommitId | None) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
         self._writer.refresh().check_says_deletes("update")
         spec = self._table.spec
@@ -79,26 +79,28 @@ class LocalVerbs:
         changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "update", where, values))
         if not spec.has_key:
             return self._writer.replace(
-                lambda base: self._rewrite(changes(), base, Act.UPDATE), CommitId.of(batch), kind="update"
+                lambda base: self._rewrite(changes(), base, Act.UPDATE), commit_id, kind="update"
             )
         of_rows = self._moves if changes().columns & set(spec.primary_key) else self._updates
-        return self._change("update", batch, lambda base: of_rows(base, changes()))
+        return self._change("update", commit_id, lambda base: of_rows(base, changes()))
 
-    def overwrite(self, rows: Batches, where: str | None, batch: object, *, dynamic: bool) -> Snapshot | None:
+    def overwrite(
+        self, rows: Batches, where: str | None, commit_id: CommitId | None, *, dynamic: bool
+    ) -> Snapshot | None:
         """Replace the rows that a condition selects, the partitions that occur in the rows, or all rows."""
         self._writer.refresh().check_says_deletes("overwrite", all_rows=where is None and not dynamic)
         if dynamic:
             check_dynamic(self._table.spec, where)
             if not self._table.spec.has_key:
                 return self._writer.replace(
-                    lambda base: self._overwrite_partitions(rows, base), CommitId.of(batch), kind="overwrite"
+                    lambda base: self._overwrite_partitions(rows, base), commit_id, kind="overwrite"
                 )
             where = condition_of(self._table.spec.arrow, self._partitions_of(rows))
         changes = self._writer.checked(lambda: RowChanges(self._table.spec.arrow, "overwrite", where))
         if self._table.spec.has_key:
             return self._change(
                 "overwrite",
-                batch,
+                commit_id,
                 lambda base: chain(
                     self._deletes(base, changes().where, before_all=True), self._upserts(rows, changes())
                 ),
@@ -109,32 +111,32 @@ class LocalVerbs:
             found = changes()
             return self._rewrite(None if where is None else found, base, Act.DELETE, (rows, found))
 
-        return self._writer.replace(stage, CommitId.of(batch), kind="overwrite", all_rows=where is None)
+        return self._writer.replace(stage, commit_id, kind="overwrite", all_rows=where is None)
 
-    def truncate(self, batch: object) -> Snapshot | None:
+    def truncate(self, commit_id: CommitId | None) -> Snapshot | None:
         """Delete all rows."""
         self._writer.refresh().check_says_deletes("truncate", all_rows=True)
         if self._table.spec.has_key:
-            return self._change("truncate", batch, lambda base: self._deletes(base, None), all_rows=True)
+            return self._change("truncate", commit_id, lambda base: self._deletes(base, None), all_rows=True)
         return self._writer.replace(
-            lambda base: self._rewrite(None, base, Act.DELETE), CommitId.of(batch), kind="truncate", all_rows=True
+            lambda base: self._rewrite(None, base, Act.DELETE), commit_id, kind="truncate", all_rows=True
         )
 
-    def merge(self, source: Batches, on: str | Sequence[str], when: Sequence[Clause], batch: object) -> Snapshot | None:
+    def merge(
+        self, source: Batches, on: str | Sequence[str], when: Sequence[Clause], commit_id: CommitId | None
+    ) -> Snapshot | None:
         """Merge rows of a source into the table."""
         self._writer.refresh().check_says_deletes("merge")
         merge = self._writer.checked(lambda: LocalMerge(self._table.spec, source.schema, on, when))
         with merge().opened(source()) as engine:
             if self._table.spec.has_key:
-                return self._change("merge", batch, lambda base: self._merged(merge(), engine, base))
-            return self._writer.replace(
-                lambda base: self._merge_files(merge(), engine, base), CommitId.of(batch), kind="merge"
-            )
+                return self._change("merge", commit_id, lambda base: self._merged(merge(), engine, base))
+            return self._writer.replace(lambda base: self._merge_files(merge(), engine, base), commit_id, kind="merge")
 
     def _change(
         self,
         kind: str,
-        batch: object,
+        commit_id: CommitId | None,
         changes: Callable[[int], Iterator[pa.RecordBatch]],
         *,
         all_rows: bool = False,
@@ -145,7 +147,7 @@ class LocalVerbs:
             assert stager.base is not None
             return stage_changes(changes(stager.base), stager)
 
-        return self._writer.write(stage, CommitId.of(batch), kind=kind, all_rows=all_rows)
+        return self._writer.write(stage, commit_id, kind=kind, all_rows=all_rows)
 
     def _rows(self, snapshot: int, columns: Sequence[str], where: TextPredicate | None) -> Iterator[pa.RecordBatch]:
         schema = self._table.spec.arrow

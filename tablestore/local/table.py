@@ -176,7 +176,7 @@ class LocalTable(LocalTableReader):
             ConflictError: Other writers committed first too often; nothing was written.
         """
         if isinstance(where, str):
-            return self._handle.finish(self._handle.verbs.delete(where, batch))
+            return self._handle.finish(self._handle.verbs.delete(where, CommitId.of(batch)))
         table = self._handle.refresh()
         source = open_loosely(where, table.spec)
         keys = source.to_reader() if isinstance(source, pa.Table) else source
@@ -207,7 +207,7 @@ class LocalTable(LocalTableReader):
                 rows would have the same primary key. Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        return self._handle.finish(self._handle.verbs.update(where, set, batch))
+        return self._handle.finish(self._handle.verbs.update(where, set, CommitId.of(batch)))
 
     @exclusive
     def overwrite(
@@ -234,10 +234,9 @@ class LocalTable(LocalTableReader):
                 written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        CommitId.of(batch)
-        spec = self._handle.refresh().spec
+        commit_id, spec = CommitId.of(batch), self._handle.refresh().spec
         with repeatable(read_tabular(data, spec), spec.since) as rows:
-            return self._handle.finish(self._handle.verbs.overwrite(rows, where, batch, dynamic=dynamic))
+            return self._handle.finish(self._handle.verbs.overwrite(rows, where, commit_id, dynamic=dynamic))
 
     @exclusive
     def merge(
@@ -268,9 +267,9 @@ class LocalTable(LocalTableReader):
                 Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        CommitId.of(batch)
+        commit_id = CommitId.of(batch)
         with repeatable_loosely(source, self._handle.refresh().spec) as rows:
-            return self._handle.finish(self._handle.verbs.merge(rows, on, when, batch))
+            return self._handle.finish(self._handle.verbs.merge(rows, on, when, commit_id))
 
     @exclusive
     def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -285,7 +284,7 @@ class LocalTable(LocalTableReader):
         Raises:
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        return self._handle.finish(self._handle.verbs.truncate(batch))
+        return self._handle.finish(self._handle.verbs.truncate(CommitId.of(batch)))
 
     def close(self) -> None:
         """Close the connections to the broker; the next call that needs them opens them again."""
