@@ -15,11 +15,7 @@ def is_unicode(text: str) -> bool:
 
 
 def check_text(text: str, what: str) -> None:
-    """Check that a path, a name or an SQL text is Unicode, which a Python string need not be.
-
-    Raises:
-        InvalidInputError: it is not.
-    """
+    """Check that a path, a name or an SQL text is Unicode, which a Python string need not be."""
     if not is_unicode(text):
         msg = (
             f"{what}: expected text that UTF-8 can hold, got half of a surrogate pair in {text!a:.200}. Choose a name "

@@ -10,12 +10,9 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 
 
 def check_folder(root: str) -> None:
-    """Check the path of a table.
+    """Check that delta-rs reads the path of a table as it is.
 
     delta-rs reads ``a%20b`` as ``a b``, where another table may be, and a backslash as a slash.
-
-    Raises:
-        InvalidInputError: delta-rs would read another path.
     """
     found = _MISREAD.search(root)
     if found is not None:

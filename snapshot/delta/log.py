@@ -326,12 +326,9 @@ class DeltaLog:
         return self._put(version, actions, state)
 
     def _check_there(self, paths: set[str]) -> None:
-        """Check that the files of a commit have not been removed as orphans, because it took so long to get here.
+        """Raise `DataLostError` if files of a commit have been removed as orphans, because it took so long to get here.
 
         Not on an object store, where each file would cost a request.
-
-        Raises:
-            DataLostError: files are gone.
         """
         gone = sorted(path for path in paths if self.storage.is_local and not self.storage.exists(path))
         if gone:
@@ -415,11 +412,7 @@ class DeltaLog:
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
     def _at(self, version: int) -> DeltaState:
-        """Return the newest state, which must have this version.
-
-        Raises:
-            ConflictError: it is not.
-        """
+        """Return the newest state; raise `ConflictError` if it is not of this version."""
         check_process()
         # The last state is sufficient if it is the previous version: if it is outdated, putting the version fails. It
         # must belong to this table; otherwise the entry would land in a table created at the path since.

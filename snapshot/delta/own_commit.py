@@ -32,11 +32,7 @@ class OwnCommit:
             self.compare(found)
 
     def check(self, root: str) -> None:
-        """Raise an error, once, if the commit was replaced.
-
-        Raises:
-            DataLostError: it was replaced.
-        """
+        """Raise `DataLostError`, once, if the commit was replaced."""
         made, found = self._made, self._replaced_by
         if made is not None and found is not None:
             self._made = self._replaced_by = None

@@ -266,11 +266,7 @@ class TableSpec:
 
 
 def _check_types(added: dict[str, Any], own: Collection[Path]) -> None:
-    """Check that tables support the types of what other Delta writers have added.
-
-    Raises:
-        InvalidInputError: they do not.
-    """
+    """Check that tables support the types of what other Delta writers have added."""
     for path, kind in parts({"type": "struct", **added}):
         if isinstance(kind, str) and tuple(map(str.lower, path)) not in own:
             try:

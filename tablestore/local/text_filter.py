@@ -203,11 +203,7 @@ def _shielded(sql: str, data_type: pa.DataType) -> str:
 
 
 def _check(predicate: TextPredicate, what: str) -> None:
-    """Check that DuckDB accepts the condition on columns of these types.
-
-    Raises:
-        InvalidInputError: DuckDB does not accept it.
-    """
+    """Check that DuckDB accepts the condition on columns of these types."""
     row = pa.table([pa.nulls(1, each.type) for each in predicate.schema], names=predicate.schema.names)
     with spilling(memory_limit=MEMORY_LIMIT) as connection:
         try:

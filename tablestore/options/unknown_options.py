@@ -128,7 +128,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "write-mode": "not supported: a PRIMARY KEY makes a key table",
     "write-only": "use compaction.auto=false and snapshot.expire-auto=false",
 }
-"""Names of Paimon's options, and of those of other kinds of table: of no family below, or like the name of an option."""
+"""Names of Paimon's options, and of those of other kinds of table: of no family below, or like the name of one here."""
 _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("table-read.",): "not supported: rows have no sequence numbers; sequence.field orders the rows of a key",
     (
@@ -213,11 +213,7 @@ def without_effect(name: str) -> str:
 
 
 def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
-    """Raise the error that says what to use instead of an option; ``table`` is the path of the table, if it exists.
-
-    Raises:
-        InvalidInputError: always.
-    """
+    """Raise the error that says what to use instead of an option; ``table`` is the path of the table, if it exists."""
     start = f"table {table!r}: unknown option '{name}'" if table else f"unknown option '{name}'"
     hint = _instead(name, known)
     if not hint:

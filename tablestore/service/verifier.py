@@ -40,11 +40,7 @@ class Throttle:
         self._free = 0.0
 
     def wait(self, records: int, stop: Event) -> None:
-        """Wait until so many records may have been read.
-
-        Raises:
-            _StoppedError: ``stop`` was set.
-        """
+        """Wait until so many records may have been read; raise `_StoppedError` if ``stop`` is set."""
         if stop.is_set():
             raise _StoppedError
         if self._per_second is None:

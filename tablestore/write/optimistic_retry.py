@@ -53,16 +53,13 @@ class Replaced:
 
 
 def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] | None, newest: int) -> None:
-    """Check that a table still has the columns that rows were staged for.
+    """Raise `StaleError` unless a table still has the columns that rows were staged for.
 
     Args:
         files: the table.
         since: the snapshot that introduced those columns.
         then: a further check, called with ``newest``.
         newest: the newest snapshot.
-
-    Raises:
-        StaleError: the columns have changed.
     """
     now = files.spec_of(newest).since
     if now != since:
@@ -76,32 +73,20 @@ def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] 
 
 
 def check_rows(log: DeltaLog, base: int, newest: int) -> None:
-    """Check that no commit since snapshot ``base`` has changed rows.
-
-    Raises:
-        StaleError: a commit has.
-    """
+    """Raise `StaleError` if a commit since snapshot ``base`` has changed rows."""
     if any(log.commit_at(v).info.get("kind") not in MAINTENANCE for v in range(base + 1, newest + 1)):
         raise StaleError
 
 
 def check_files(log: DeltaLog, base: int, newest: int) -> None:
-    """Check that no commit since snapshot ``base`` has removed files of an append table, not even to rewrite them.
-
-    Raises:
-        StaleError: a commit has.
-    """
+    """Raise `StaleError` if a commit since ``base`` has removed files of an append table, even to rewrite them."""
     between = map(log.commit_at, range(base + 1, newest + 1))
     if any(found.removed or found.rewritten for found in between):
         raise StaleError
 
 
 def check_same(log: DeltaLog, base: int, newest: int) -> None:
-    """Check that an append table has the same rows in the same files as in snapshot ``base``.
-
-    Raises:
-        StaleError: a commit has added rows or removed files.
-    """
+    """Raise `StaleError` unless an append table has the same rows in the same files as in snapshot ``base``."""
     check_rows(log, base, newest)
     check_files(log, base, newest)
 

@@ -301,12 +301,9 @@ def check_not_ahead(table: TableFiles, published: int, committed: int) -> None:
 
 
 def _check_not_moved(table: TableFiles, publisher: LogPublisher, through: int) -> None:
-    """Check that the publisher's brokers are still those of the table's definition, where readers read.
+    """Raise `LogMovedError` unless the publisher's brokers are those of the table's definition, where readers read.
 
     A change of the definition makes a snapshot. That snapshot and all later ones go to the new brokers only.
-
-    Raises:
-        LogMovedError: the definition names other brokers.
     """
     servers = table.spec_at_least(through).properties.get(SERVERS, "")
     if publisher.servers and servers != publisher.servers:
@@ -320,14 +317,11 @@ def _check_not_moved(table: TableFiles, publisher: LogPublisher, through: int) -
 
 
 def check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None:
-    """Check that the log's newest snapshot is the same commit as the table's snapshot of that number.
+    """Raise `CorruptedError` unless the log's newest snapshot is the same commit as the table's of that number.
 
     The two differ if the table was restored from an older copy and other writers have committed to it since. Their
     commits would seem published already. ``claimed`` are the snapshots that are published by register and index, with
     their commits' fingerprints.
-
-    Raises:
-        CorruptedError: the commits differ.
     """
     known = {(snapshot, commit) for snapshot, commit in claimed if commit}
     newest = max((snapshot for snapshot, _ in known), default=0)

@@ -87,11 +87,7 @@ def _published_by_another(task: PartitionTask, patience: float) -> RegisterPosit
 
 
 def _check_owner(task: PartitionTask) -> None:
-    """Check that the publisher that created a task still owns the log.
-
-    Raises:
-        FencedError: it does not.
-    """
+    """Raise `FencedError` unless the publisher that created a task still owns the log."""
     if tasks_token(task.log)[0] != task.token:
         snapshot = task.changes.snapshot.id
         msg = f"topic {task.log.topic!r}: another publisher has taken the log over; snapshot {snapshot} is left to it."

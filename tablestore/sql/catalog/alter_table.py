@@ -173,11 +173,7 @@ def _check_watermark(made: CreateTable, *, is_new: bool) -> None:
 
 
 def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
-    """Check that nothing else in the definition refers to a column.
-
-    Raises:
-        InvalidInputError: something does.
-    """
+    """Check that nothing else in the definition refers to a column."""
     if name in made.primary_key or (made.watermark and made.watermark.column == name):
         msg = f"table '{made.name}': column '{name}' cannot change: it is in the PRIMARY KEY or has the WATERMARK."
         raise InvalidInputError(msg)

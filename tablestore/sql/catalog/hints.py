@@ -220,11 +220,7 @@ def read_by(scope: Scope, table: exp.Table, options: Options) -> None:
 
 
 def check_hints_allowed(scope: Scope) -> None:
-    """Check that hints are not switched off.
-
-    Raises:
-        InvalidInputError: they are.
-    """
+    """Check that hints are not switched off."""
     if scope.settings.get(HINTS) != "true":
         msg = f"hint OPTIONS is allowed only while setting '{HINTS}' is 'true'. SET it, or remove the hint."
         raise InvalidInputError(msg)
@@ -482,11 +478,7 @@ def _arguments(definition: Definition, names: tuple[str, ...], mode: str) -> dic
 
 
 def refuse_stored_secrets(query: Query, view: str) -> None:
-    """Check that the hints of a view's query, which is stored, hold no credential.
-
-    Raises:
-        InvalidInputError: one does.
-    """
+    """Check that the hints of a view's query, which is stored, hold no credential."""
     for table in query.tree.find_all(exp.Table):
         for key, value in hints_of(table):
             if is_secret(key, value):

@@ -326,11 +326,7 @@ def _reason(error: PySparkException) -> str:
 
 
 def _check_patterns(spark: SparkSession, tree: exp.Expr) -> None:
-    """Check the regular expressions that are literals: Spark looks at them when the first row comes.
-
-    Raises:
-        RefusedError: one is not valid.
-    """
+    """Check the regular expressions that are literals: Spark looks at them when the first row comes."""
     for call in tree.find_all(exp.RegexpLike, exp.Anonymous):
         given = (call.expression,) if isinstance(call, exp.RegexpLike) else call.expressions[1:2]
         if isinstance(call, exp.Anonymous) and call.name.upper() not in _TAKE_PATTERNS:

@@ -87,11 +87,7 @@ def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
 
 
 def _check_hints(select: exp.Select, tables: dict[str, exp.Table]) -> None:
-    """Check that LOOKUP hints are of store tables; the rows of others are kept as state, not looked up again.
-
-    Raises:
-        RefusedError: one is not.
-    """
+    """Check that LOOKUP hints are of store tables; the rows of others are kept as state, not looked up again."""
     for hint in lookup_hints(select):
         if not any(map(hint.is_of, tables.values())):
             why = "its rows are read as a stream; a row that has no match when it comes stays without"
