@@ -30,10 +30,7 @@ def changes_schema(schema: pa.Schema) -> pa.Schema:
 def check_columns(schema: pa.Schema, primary_key: Sequence[str], *, more: Sequence[pa.DataType] = ()) -> None:
     """Check that the log can carry a table's columns.
 
-    Args:
-        schema: the columns.
-        primary_key: the columns of the key.
-        more: types that are allowed besides those that Delta can store.
+    ``more`` are types that are allowed besides those that Delta can store.
 
     Raises:
         InvalidInputError: a type that Delta cannot store, a reserved name, a duplicate name (Spark compares names

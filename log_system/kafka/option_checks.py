@@ -61,10 +61,7 @@ class LogChoices(Protocol):
 def check_choices(log: LogChoices, primary_key: Sequence[str], *, looks_up: bool) -> None:
     """Check that a log's options fit together and that the log can hold the table's changes.
 
-    Args:
-        log: the log's options.
-        primary_key: the table's key columns; empty for a table without a key.
-        looks_up: whether each change includes the row that it replaces (``changelog-producer=lookup``).
+    If the table ``looks_up``, each change includes the row that it replaces (``changelog-producer=lookup``).
 
     Raises:
         InvalidInputError: two options exclude each other, or one needs a primary key.

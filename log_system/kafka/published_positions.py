@@ -154,11 +154,7 @@ def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPositio
 def followed(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPosition], ends: Mapping[int, int]) -> set[int]:
     """Return the partitions that hold committed records after the register's position.
 
-    Args:
-        log: the log.
-        consumer: a read-committed consumer that reports the end of partitions.
-        positions: the register.
-        ends: the end of each partition, with what is in open transactions.
+    ``consumer`` is read-committed and reports the end of partitions; ``ends`` include what is in open transactions.
 
     Raises:
         UnavailableError: the broker does not respond.
@@ -274,10 +270,7 @@ def _is_hidden(log: KafkaLog, consumer: Any, partition: int, offset: int) -> boo
 def shortened_partitions(log: KafkaLog, reached: Sequence[LogEnd], now: Sequence[LogEnd]) -> list[int]:
     """Return the partitions of a log that have lost what they had in a leader epoch that is over; see ``shortened``.
 
-    Args:
-        log: the log.
-        reached: an earlier end of each partition.
-        now: the end of each partition, of which only the epoch is used.
+    ``reached`` is an earlier end of each partition; of those ``now``, only the epochs are used.
     """
     was, found = ({(log.topic, partition): end for partition, end in enumerate(ends)} for ends in (reached, now))
     return sorted(partition for _, partition in shortened(log.client, f"{log.group}-ends", was, found))

@@ -59,10 +59,8 @@ def filled(
 ) -> dict[str, pa.Array]:
     """Return columns with their defaults in place of NULL.
 
-    Args:
-        columns: the columns of rows, by name; ``_kind`` among them, unless every row is new.
-        defaults: the defaults, by column.
-        deletes: also in deletes, because they take back the values of their rows.
+    ``_kind`` is among the columns unless every row is new. With ``deletes``, also fill deletes, which take back the
+    values of their rows.
     """
     done = dict(columns)
     for name, default in defaults.items():

@@ -17,12 +17,8 @@ from snapshot.schema.row_equality import equal
 def with_fields_of_others(new: pa.Array, before: pa.Array, path: str) -> pa.Array:
     """Return the new values of a column with those of the fields of others that the rows had before.
 
-    An array or a map keeps them if it is the same as before, apart from such fields.
-
-    Args:
-        new: the new values, with physical names of fields.
-        before: the values before, of the column as it is in files: with the fields of others too.
-        path: the column's name.
+    An array or a map keeps them if it is the same as before, apart from such fields. ``before`` is the column as it is
+    in files, with the fields of others too.
 
     Raises:
         InvalidInputError: an array or a map is set to another one, and has values of such a field: nothing says which

@@ -54,10 +54,7 @@ _PAIR: Final = re.compile(r"'([^']*)'(\s*=\s*)'((?:[^']|'')*)'")
 def converse(runner: Runner, source: Input | None = None, sink: Output | None = None) -> None:
     """Read and run statements until the user quits.
 
-    Args:
-        runner: runs the statements.
-        source: the source of key presses; None for the terminal.
-        sink: where the prompt is drawn; None for the terminal.
+    Keys come from ``source``, and the prompt is drawn on ``sink``; both are the terminal by default.
     """
     session = prompt_session(runner.catalog, source, sink)
     runner.console.print("Statements end with ';'. Type 'help' for help, Ctrl-D to exit.", style="dim")

@@ -233,10 +233,7 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
 def _finish(storage: Storage, intent: Intent, log: LogStorage | None) -> str | None:
     """Delete the log that the intent names, if it is proven to be the table's, and the table's files.
 
-    Args:
-        storage: the table's folder.
-        intent: the ``create`` or ``drop`` to clean up.
-        log: where the log is stored; None keeps the topic and its consumer groups, which the brokers expire.
+    Without ``log``, the topic and its consumer groups are kept; brokers expire the groups.
 
     Returns:
         The topic that was deleted; None if none was.

@@ -78,12 +78,7 @@ def delete(
 ) -> DataFrame:
     """Return deletes of the rows that a condition selects, or of all rows if there is none.
 
-    Args:
-        spark: the session.
-        table: the table.
-        snapshot: the snapshot to read.
-        where: the condition; None for all rows.
-        needs: the part of the condition that our reader can apply; unless it is empty, the frame is by bucket.
+    ``needs`` is the part of the condition that our reader can apply; unless it is empty, the frame is by bucket.
     """
     columns = list(dict.fromkeys([*table.spec.primary_key, *columns_read(spark, table.spec.schema, where)]))
     if needs.conditions:
@@ -125,14 +120,7 @@ def update(
 
 
 def overwrite(rows: DataFrame, old: DataFrame, spec: TableSpec, where: Column | None) -> DataFrame:
-    """Return the changes of an overwrite.
-
-    Args:
-        rows: the new rows, with the table's columns.
-        old: the keys to remove.
-        spec: the table definition.
-        where: the condition that every new row must fulfil; None for no condition.
-    """
+    """Return the changes of an overwrite by new rows, which must fulfil ``where``, of the rows with ``old`` keys."""
     kind = F.lit(int(RowKind.UPDATE_AFTER))
     if where is not None:
         kind = F.when(holds(where), kind).otherwise(F.lit(OUTSIDE))

@@ -104,12 +104,7 @@ class TextPredicate(Predicate):
 
 
 def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPredicate:
-    """Parse a condition on a table's rows.
-
-    Args:
-        text: a DuckDB ``WHERE`` condition, such as ``price > 10 AND name LIKE 'a%'``.
-        schema: the table's columns.
-        what: the condition's name in messages.
+    """Parse a condition in DuckDB's SQL on a table's rows; ``what`` is its name in messages.
 
     Raises:
         InvalidInputError: the text is not a condition, reads an unknown column, or compares incompatible types.
@@ -123,13 +118,7 @@ def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPred
 
 
 def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> exp.Expr:
-    """Parse an expression in DuckDB's SQL over a single row of a table.
-
-    Args:
-        text: the expression.
-        schema: the table's columns.
-        what: the expression's name in messages.
-        expected: what it should be, for messages.
+    """Parse an expression in DuckDB's SQL over a row of a table; ``what`` and ``expected`` are for messages.
 
     Raises:
         InvalidInputError: the text is not an expression on single rows, or reads an unknown column.

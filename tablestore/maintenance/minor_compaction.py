@@ -96,11 +96,7 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
     2. Commit them in place of the old ones, as a snapshot without changes. If another process has removed an old file
        in the meantime (a compaction), remove the new files instead.
 
-    Args:
-        table: the table.
-        layout: the files of the newest snapshot.
-        files: change files of it: all those from one snapshot on, as ``runs_to_combine`` returns them.
-        run_tasks: runs the tasks.
+    ``files`` are all change files from one snapshot on, as ``runs_to_combine`` returns them.
 
     Returns:
         The snapshot; None if the old files were gone.

@@ -126,13 +126,9 @@ class KeyedState(SegmentedState):
         return np.concatenate(numbers), pa.concat_batches(found)
 
     def put(self, hashes: Hashes, rows: pa.RecordBatch, deleted: npt.NDArray[np.bool_], times: pa.Array | None) -> None:
-        """Set the rows of keys, or delete keys.
+        """Set the rows of keys, or delete keys: then only the key counts.
 
-        Args:
-            hashes: the rows' ``key_hashes``.
-            rows: the columns, by name; of a deleted key, only the key counts.
-            deleted: which keys are deleted.
-            times: the records' times, int64 in microseconds; only with a time-to-live.
+        ``times`` are the records' times, int64 in microseconds; only with a time-to-live.
         """
         if times is not None and len(times):
             newest = pc.max(times).as_py()

@@ -38,10 +38,7 @@ class OptionSpec(Generic[T]):
     def parse(self, text: str, prefix: str = "", what: str = "option") -> T:
         """Parse the option's text.
 
-        Args:
-            text: the text.
-            prefix: what the user writes before the option's name; for the error message, as ``what``.
-            what: what the option is called.
+        For the message, ``prefix`` is what the user writes before the name, and ``what`` what the option is called.
 
         Raises:
             InvalidInputError: the text is not a valid value of this option.

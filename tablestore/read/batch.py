@@ -122,13 +122,7 @@ def _by_delta(
 
 
 def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Point | None) -> DataFrame:
-    """Return the changes after one snapshot and up to another, from the table's files.
-
-    Args:
-        spark: the session.
-        table: the table.
-        from_: the snapshot before the first change.
-        to: the last snapshot; None for the newest.
+    """Return the changes after one snapshot and up to another, by default the newest, from the table's files.
 
     Raises:
         NotFoundError: there is no such snapshot or tag.

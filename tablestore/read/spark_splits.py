@@ -37,15 +37,9 @@ class ReadSplit(InputPartition):
 
 
 def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec, columns: Sequence[str]) -> DataFrame:
-    """Return a frame of the rows of splits, with one task per split.
+    """Return a frame of the rows of splits with these columns, in this order; each split is one task.
 
     This is cheaper than a data source, which Spark plans in a separate Python process each time its frame is used.
-
-    Args:
-        spark: the session.
-        parts: the splits.
-        spec: the table definition with the columns to return.
-        columns: names of the columns to return, in this order.
     """
     held, names = list(parts), list(columns)
     wanted = StructType([spec.schema[name] for name in names])

@@ -86,14 +86,7 @@ def initial_bucket_splits(table: TableFiles, snapshot: Snapshot) -> dict[int, Sp
 
 
 def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec, *, tasks: int) -> list[Split]:
-    """Return splits of the keys in a snapshot's changes, each for one or several buckets.
-
-    Args:
-        table: the table.
-        layout: the files of the snapshot.
-        spec: the table definition with the columns to return.
-        tasks: maximum number of splits.
-    """
+    """Return at most ``tasks`` splits of the keys in a snapshot's changes, each for one or several buckets."""
     heaps = [tuple(map(table.change_file, heap)) for heap in _heaps_of_buckets(layout.changes, tasks)]
     return [ChangedKeysSplit(table.storage, spec.arrow, spec.primary_key, each) for each in heaps]
 

@@ -17,13 +17,7 @@ class ServedTable:
     """
 
     def __init__(self, path: str, options: Mapping[str, object], observer: Observer | None) -> None:
-        """Name the table; nothing is opened yet.
-
-        Args:
-            path: the table's folder.
-            options: Kafka client options that are not stored with the table.
-            observer: told of each operation on the table.
-        """
+        """Name the table, its client options and the observer of its operations; nothing is opened yet."""
         self.handle: LocalHandle | None = None
         self._path = path
         self._options = options

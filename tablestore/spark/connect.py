@@ -37,10 +37,7 @@ def is_remote(spark: SparkSession) -> bool:
 def running(spark: SparkSession, who: str, remedy: str) -> SparkSession:
     """Return a session, which must not have been stopped: PySpark's own errors do not say so.
 
-    Args:
-        spark: the session.
-        who: what works on it, for the message.
-        remedy: what to do if it was stopped.
+    For the message, ``who`` is what works on it, and ``remedy`` what to do if it was stopped.
 
     Raises:
         InvalidInputError: it was stopped.

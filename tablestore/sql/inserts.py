@@ -313,11 +313,7 @@ def needs_preimages(table: TableStore, name: str) -> bool:
 def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preimages: bool = False) -> Plan:
     """Plan a query for the table its rows are written to.
 
-    Args:
-        found: the query.
-        made: the table's definition.
-        columns: the columns that are written.
-        preimages: whether it is a store table that merges rows, and takes back those that updates replace.
+    With ``preimages``, it is a store table that merges rows, and takes back those that updates replace.
 
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.

@@ -40,10 +40,8 @@ class Feed:
     def __init__(self, table: TableContext, *, tasks: int = 2, from_files: bool = False) -> None:
         """Plan reads of ``table``.
 
-        Args:
-            table: the table.
-            tasks: approximate number of splits for the initial rows of a full read.
-            from_files: read committed changes from the files and ignore the log.
+        A full read has about ``tasks`` splits of initial rows. With ``from_files``, read committed changes from the
+        files.
         """
         self._table = table
         self._files = FilesLog(table.files, table.options.buckets)

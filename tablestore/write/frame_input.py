@@ -222,11 +222,7 @@ def is_tabular(data: object) -> bool:
 def frame_of(spark: SparkSession, data: Tabular, spec: TableSpec, *, exact: bool = True) -> DataFrame:
     """Return tabular data as a Spark frame; a Spark frame is returned unchanged.
 
-    Args:
-        spark: the session.
-        data: the rows.
-        spec: the table whose types the columns get.
-        exact: read with ``read_tabular``; otherwise with ``read_loosely``.
+    It is read with ``read_tabular`` if ``exact``, otherwise with ``read_loosely``.
 
     Raises:
         InvalidInputError: the rows do not fit.

@@ -55,11 +55,7 @@ class Replaced:
 def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] | None, newest: int) -> None:
     """Raise `StaleError` unless a table still has the columns that rows were staged for.
 
-    Args:
-        files: the table.
-        since: the snapshot that introduced those columns.
-        then: a further check, called with ``newest``.
-        newest: the newest snapshot.
+    They are those since snapshot ``since``. ``then`` is a further check, called with ``newest``.
     """
     now = files.spec_of(newest).since
     if now != since:

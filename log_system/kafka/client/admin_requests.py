@@ -153,12 +153,9 @@ def answered(
     Brokers name any of them as the controller, for some seconds also one that has just died. A client then waits for
     that one until the time is over (librdkafka 2.16), unless a further look at the brokers names another one. A look
     ends requests to a broker that is missing from it, and the death of a broker those to it. So a request is repeated
-    until ``request_seconds`` are over, each time by a new client, which may find another broker.
-
-    Args:
-        client: the cluster.
-        doing: what is attempted, for the message.
-        ask: sends the request, with a time limit in seconds; it may be sent and carried out several times.
+    until ``request_seconds`` are over, each time by a new client, which may find another broker. ``ask`` sends the
+    request, with a time limit in seconds; it may be sent and carried out several times. ``doing`` is what is attempted,
+    for the message.
 
     Raises:
         UnavailableError: the brokers do not respond.

@@ -25,12 +25,7 @@ def can_send(producer: Any) -> bool:
 def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.Array) -> None:
     """Queue records without headers or delivery callbacks, in order; wait while the queue is full.
 
-    Args:
-        producer: a producer of confluent-kafka.
-        topic: the topic.
-        partition: the partition.
-        keys: large_binary; NULL for a record without a key.
-        values: large_binary; NULL for a null value.
+    Keys and values are large_binary; a NULL is a record without a key, or a null value.
 
     Raises:
         KafkaException: the error that ``produce`` would raise for the first record that cannot be queued; records

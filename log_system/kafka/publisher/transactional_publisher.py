@@ -375,10 +375,8 @@ class KafkaPublisher:
     def _entry(self, changes: ChangeSet, starts: Sequence[int], ends: SnapshotEnds) -> IndexEntry:
         """Return a snapshot's index entry.
 
-        Args:
-            changes: the snapshot's changes.
-            starts: the snapshot's start offset in each partition, which is the end of the previous snapshot.
-            ends: where snapshots end in partitions that have moved past them.
+        ``starts`` are the ends of the previous snapshot; ``ends`` say where snapshots end in partitions that have moved
+        on.
         """
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []

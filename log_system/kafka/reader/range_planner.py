@@ -123,10 +123,7 @@ def _epochs(bound: BoundLog, after: int, through: int) -> Iterator[tuple[TableSp
 def _why_gone(log: KafkaLog, wanted: Sequence[PartitionSlice], topics: set[str]) -> str:
     """Return why the log no longer has all of the slices; empty if it has.
 
-    Args:
-        log: the log.
-        wanted: the parts of the log to read.
-        topics: the topic ids in the index entries.
+    ``topics`` are the topic ids in the index entries.
     """
     earliest = earliest_of(log.client, log.topic)
     if any(is_another(topic, earliest.topic_id) for topic in topics):

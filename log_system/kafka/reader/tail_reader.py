@@ -107,10 +107,7 @@ def decode_others(
 ) -> Iterator[tuple[Records, DecodedChanges]]:
     """Yield records with their changes, in parts, without those that cannot be decoded: ``bad`` is called with each.
 
-    Args:
-        codec: the format of the records.
-        records: the records.
-        bad: called with the offset of a record and what is wrong with it; may raise to stop.
+    ``bad`` gets the offset of a record and what is wrong with it, and may raise to stop.
     """
     while len(records):
         try:

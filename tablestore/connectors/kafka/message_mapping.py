@@ -229,13 +229,9 @@ def check_writable(layout: MessageMapping, *, has_topics: bool) -> None:
 
 
 def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zone: str) -> pa.Array:
-    """Return a metadata key of messages as a column.
+    """Return a metadata key of messages as a column, whose type must be compatible with the metadata.
 
-    Args:
-        key: the metadata key.
-        messages: the messages.
-        data_type: the column's type, which must be compatible with the metadata.
-        zone: the session's time zone, used to show a timestamp in a column type without a time zone.
+    ``zone`` is the session's time zone, used to show a timestamp in a column type without a time zone.
 
     Raises:
         BadRecordError: see `shown_as`.

@@ -39,13 +39,7 @@ class RangeSplit(InputPartition):
 def read_rows(
     table: KafkaTable, part: FetchRange, columns: Sequence[str], zone: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read each message as a row.
-
-    Args:
-        table: the table.
-        part: the offset range to read.
-        columns: the columns to read.
-        zone: the session's time zone; callers outside a task must pass it.
+    """Read each message of an offset range as a row; callers outside a task must pass the session's time zone.
 
     Yields:
         The requested columns; for a table of changes also ``_change_type`` and ``_seq`` (the offset).

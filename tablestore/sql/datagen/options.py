@@ -134,15 +134,7 @@ class Generated(Group):
 def _field(
     path: str, kind: FlinkType, options: Mapping[str, str], *, is_column: bool = False, is_key: bool = False
 ) -> Field:
-    """Return a field with its options.
-
-    Args:
-        path: its name in options.
-        kind: its type.
-        options: the table's options.
-        is_column: whether it is a column, not a part of one.
-        is_key: whether it is the key of a map.
-    """
+    """Return a column (``is_column``) or a part of one, such as the key of a map (``is_key``), with its options."""
     prefix = f"{_FIELDS}{path}."
     given: dict[str, Any] = {}
     if is_column:

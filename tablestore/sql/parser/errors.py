@@ -34,14 +34,7 @@ class SqlError(InvalidInputError):
 
 
 def error_at(source: str, start: int, end: int, reason: str) -> SqlError:
-    """Return the error for a position in a text.
-
-    Args:
-        source: the whole text.
-        start: offset where the error starts.
-        end: offset after its end.
-        reason: what was expected and what to do.
-    """
+    """Return the error for a part of a text; ``reason`` says what was expected and what to do."""
     shown = masked(source)
     start = min(start, len(source))
     line_start = source.rfind("\n", 0, start) + 1

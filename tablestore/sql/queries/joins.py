@@ -83,10 +83,7 @@ def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
 def over_join(select: exp.Select, found: JoinedRows, conditions: Sequence[exp.Expr]) -> tuple[exp.Select, QueryInput]:
     """Return a SELECT over joined rows in place of its tables, and the joined rows as its input.
 
-    Args:
-        select: the qualified SELECT over the tables.
-        found: the joined rows.
-        conditions: conditions of ON that are still to be applied.
+    ``conditions`` are those of ON that are still to be applied.
     """
     select = select.copy()
     outputs = zip(select.expressions, output_names(select), strict=True)

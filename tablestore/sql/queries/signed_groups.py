@@ -33,10 +33,7 @@ _DECIMAL_MAX = 38
 def grouped(rows: DataFrame, parts: RetractableQuery, place: Callable[[], StatePlace]) -> DataFrame:
     """Return the groups of signed rows with their aggregates.
 
-    Args:
-        rows: streaming frame with the columns of ``parts.inner`` and ``_change_type``.
-        parts: the query.
-        place: returns where the next operator keeps its state.
+    ``rows`` is a streaming frame with the columns of ``parts.inner`` and ``_change_type``.
 
     Returns:
         A frame with the query's keys and aggregates, `LIVE`, and ``_seq``, which increases with each micro-batch that

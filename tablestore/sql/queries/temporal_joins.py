@@ -71,12 +71,7 @@ class Versioned:
 
 
 def take_versions(scope: Scope, select: exp.Select, query: Query) -> dict[str, Versioned]:
-    """Replace the tables of a SELECT whose versions are joined by names.
-
-    Args:
-        scope: the session's scope.
-        select: the SELECT, which is changed in place.
-        query: the whole query that contains it.
+    """Replace the tables of a SELECT in a query whose versions are joined by names, in place.
 
     Returns:
         The replaced tables, by these names; store tables whose current rows are looked up are not among them.
@@ -137,14 +132,7 @@ def is_event_time(scope: Scope, table: exp.Table, query: Query) -> bool:
 def version_joined(
     scope: Scope, select: exp.Select, parts: Parts, versions: Mapping[str, Versioned], place: Callable[[], StatePlace]
 ) -> tuple[exp.Select, Parts]:
-    """Join the input of a SELECT with versions of tables.
-
-    Args:
-        scope: the session's scope.
-        select: the SELECT, as `take_versions` leaves it.
-        parts: its other inputs.
-        versions: the tables.
-        place: returns where the next operator keeps its state.
+    """Join the input of a SELECT, as `take_versions` leaves it, with versions of tables.
 
     Returns:
         The SELECT over the join, and the join as its input.

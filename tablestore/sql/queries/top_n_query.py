@@ -72,13 +72,7 @@ def around(tree: exp.SetOperation) -> exp.Select:
 
 
 def limited(select: exp.Select, parts: Parts, plan: _Plan, place: Callable[[], StatePlace]) -> Relation:
-    """Plan a SELECT with ORDER BY and LIMIT.
-
-    Args:
-        select: the SELECT.
-        parts: its inputs.
-        plan: plans a SELECT over the same inputs.
-        place: returns where the next operator keeps its state.
+    """Plan a SELECT with ORDER BY and LIMIT; ``plan`` plans one over the same inputs.
 
     Raises:
         RefusedError: it is not supported; the message has an alternative.

@@ -117,11 +117,7 @@ def _function(node: exp.Expr) -> str:
 def check_from_the_start(node: exp.Expr | None, since: str, what: str, word: str = "") -> None:
     """Check that an input of an operator with state has all rows of its table, and not only later changes.
 
-    Args:
-        node: the part of the query's tree.
-        since: the table whose changes begin in the middle; empty if there is none.
-        what: the operator.
-        word: as of `refuse`.
+    ``since`` is the table whose changes begin in the middle; empty if there is none.
 
     Raises:
         RefusedError: it has only later changes; the message has an alternative.

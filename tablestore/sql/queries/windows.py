@@ -64,12 +64,9 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
 
 
 def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
-    """Rewrite GROUP BY of both ends of the windows into Spark's form; return whether the query groups by them.
+    """Rewrite GROUP BY of both ends of windows into Spark's form, in place; return whether the query groups by them.
 
-    Args:
-        select: the qualified SELECT, which is changed in place.
-        alias: alias of the table with windows.
-        windows: the windows over it.
+    ``alias`` is that of the table with the windows.
 
     Raises:
         RefusedError: GROUP BY does not match the declaration of SESSION windows.

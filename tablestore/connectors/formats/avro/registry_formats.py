@@ -100,10 +100,7 @@ class RegistryAvroFormat(PortableFormat):
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
         """Prepare for a schema, without contacting the registry.
 
-        Args:
-            schema: the columns.
-            options: Flink's options of the format, without prefix.
-            side: ``key``, ``value`` or empty; used in error messages.
+        ``options`` are without prefix; ``side`` is ``key``, ``value`` or empty, for messages.
 
         Raises:
             InvalidInputError: Avro does not support a column type or name, or an option is invalid.

@@ -68,11 +68,7 @@ LOGICAL = b"avro.logical"
 def with_logical_types(field: pa.Field, path: str, *, legacy: bool) -> pa.Field:
     """Check a field, and return it with the logical type of each timestamp in its metadata.
 
-    Args:
-        field: the field.
-        path: the field's path, for error messages.
-        legacy: Flink's ``timestamp_mapping.legacy``: TIMESTAMP is written as ``timestamp-millis``, as in Flink before
-            1.19.
+    With ``legacy``, TIMESTAMP is written as ``timestamp-millis``, as in Flink before 1.19.
 
     Raises:
         InvalidInputError: Avro, or Flink's Avro format, does not support the field's type.

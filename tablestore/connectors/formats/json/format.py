@@ -77,10 +77,7 @@ class JsonRowFormat(TextFormat):
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
         """Prepare for a schema.
 
-        Args:
-            schema: the columns.
-            options: Flink's options of the format, without prefix.
-            side: ``key``, ``value`` or empty; used in error messages.
+        ``options`` are without prefix; ``side`` is ``key``, ``value`` or empty, for messages.
 
         Raises:
             InvalidInputError: JSON does not support a column type, or an option is invalid.
