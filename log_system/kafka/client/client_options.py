@@ -44,32 +44,22 @@ JAVA_ONLY: Mapping[str, str] = {
     "partitioner.class": "leave it out: the partition of a row is its bucket",
 }
 
+_OWNED: Final = """
+    transactional.id group.id group.instance.id group.protocol group.remote.assignor
+    partition.assignment.strategy enable.idempotence enable.gapless.guarantee acks request.required.acks
+    auto.offset.reset enable.auto.commit enable.auto.offset.store auto.commit.enable auto.commit.interval.ms
+    enable.partition.eof allow.auto.create.topics key.serializer key.deserializer log.queue opaque
+    plugin.library.paths
+"""
+
 #: Names that the store sets itself, and the table option that controls each (empty: none).
-OWNED: Mapping[str, str] = {
+OWNED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_OWNED.split(), ""),
     "metadata.broker.list": "kafka.bootstrap.servers",
-    "transactional.id": "",
     "transaction.timeout.ms": "log.transaction-timeout",
-    "group.id": "",
-    "group.instance.id": "",
-    "group.protocol": "",
-    "group.remote.assignor": "",
-    "partition.assignment.strategy": "",
-    "enable.idempotence": "",
-    "enable.gapless.guarantee": "",
     "isolation.level": "log.consistency",
-    "acks": "",
-    "request.required.acks": "",
-    "auto.offset.reset": "",
-    "enable.auto.commit": "",
-    "enable.auto.offset.store": "",
-    "auto.commit.enable": "",
-    "auto.commit.interval.ms": "",
-    "enable.partition.eof": "",
-    "allow.auto.create.topics": "",
     "partitioner": "bucket",
-    "key.serializer": "",
     "value.serializer": "log.format",
-    "key.deserializer": "",
     "value.deserializer": "log.format",
     "replication.factor": "log.replication-factor",
     "replication-factor": "log.replication-factor",
@@ -77,9 +67,6 @@ OWNED: Mapping[str, str] = {
     "partitions": "bucket",
     "retention.ms": "log.retention",
     "cleanup.policy": "log.compacted",
-    "log.queue": "",
-    "opaque": "",
-    "plugin.library.paths": "",
 }
 
 

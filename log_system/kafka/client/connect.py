@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -17,13 +16,9 @@ from confluent_kafka.admin import AdminClient
 from log_system.kafka.client.errors import CREDENTIAL_CODES, codes, translate
 from log_system.kafka.client.process_bound import BoundConsumer, BoundProducer, ProcessBound
 from log_system.kafka.client.secrets import ClientValue, redact, resolve
-from log_system.kafka.client.shared_admin import SharedAdmin, forget, lend
+from log_system.kafka.client.shared_admin import SharedAdmin, Watch, forget, lend, logger
 from log_system.outages import OUTAGE_SECONDS
 from snapshot.errors import AlreadyExistsError, NotFoundError, TableStoreError
-
-logger: Final = logging.getLogger("tablestore.kafka")
-# If a program configures no logging, Python prints warnings to the terminal; our errors contain what matters of these.
-logger.addHandler(logging.NullHandler())
 
 Setting = str | int | float | bool
 
@@ -73,10 +68,6 @@ _CONSUMER_ONLY: Final = re.compile(
     r"^(fetch\.|queued\.|max\.partition\.|max\.poll\.|session\.|check\.crcs|allow\.auto)"
 )
 
-_ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
-
-_VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
-"""The parts in which repetitions of the same log line may differ."""
 _ADMIN: Final[Mapping[str, Setting]] = {"metadata.max.age.ms": 1_000}
 """A client that is used for long looks up leaders again; by default, it would use one for 15 minutes."""
 _TRANSACTIONS: Final = "__transaction_state"
@@ -98,36 +89,6 @@ _INIT_STEP_SECONDS_MAX: Final = 0.5
 Handle = Producer | AdminClient | Consumer
 (_FATAL,) = codes("_FATAL")
 _CAUSELESS: Final = codes("_FATAL _STATE _PURGE_QUEUE _PURGE_INFLIGHT")
-_TROUBLE_AGE_SECONDS_MAX: Final = 60.0
-
-
-@dataclass
-class _Watch:
-    """Receives librdkafka's log lines, and its connection errors that no call returns."""
-
-    config: Mapping[str, ClientValue]
-    trouble: KafkaError | None = None
-    trouble_at: float = 0.0
-    was_hurried: bool = False
-    _last_line: str = ""
-
-    def log(self, level: int, text: str, *args: object) -> None:
-        """Log a line of librdkafka with credentials masked; repetitions and retries are logged at debug level."""
-        line = redact(text % args if args else text, self.config)
-        same = _VARYING.sub("", line)
-        minor = same == self._last_line or line.endswith("retrying")
-        self._last_line = same
-        logger.log(logging.DEBUG if minor else level, "%s", line)
-
-    def error(self, error: KafkaError) -> None:
-        """Store a connection error; "all brokers down" does not replace the more specific error of a broker."""
-        if error.code() not in _ALL_BROKERS_DOWN or self.trouble is None:
-            self.trouble, self.trouble_at = error, time.monotonic()
-
-    def recent(self) -> KafkaError | None:
-        """Return the last connection error if it is recent enough to explain a current failure."""
-        young = time.monotonic() - self.trouble_at < _TROUBLE_AGE_SECONDS_MAX
-        return self.trouble if young else None
 
 
 @dataclass(frozen=True)
@@ -144,12 +105,12 @@ class KafkaClient:
     config: Mapping[str, ClientValue]
     prefix: str = "kafka."
     wait_seconds: float = WAIT_SECONDS
-    _watch: _Watch = field(init=False, repr=False, compare=False)
+    _watch: Watch = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Copy the options, so that they cannot change while a client is in use."""
         object.__setattr__(self, "config", dict(self.config))
-        object.__setattr__(self, "_watch", _Watch(self.config))
+        object.__setattr__(self, "_watch", Watch(self.config))
 
     def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str, float]]:
         """Pickle only the options, without connection errors."""
@@ -233,7 +194,7 @@ class KafkaClient:
         del config["error_cb"]
 
         def make() -> SharedAdmin:
-            return SharedAdmin(config, _Watch(self.config))
+            return SharedAdmin(config, Watch(self.config))
 
         with kafka_errors("make a Kafka admin client", self):
             return lend(frozenset(config.items()), make) if shared else make()

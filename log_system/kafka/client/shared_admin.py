@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import re
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
+from log_system.kafka.client.errors import codes
 from log_system.kafka.client.process_bound import ProcessBound
+from log_system.kafka.client.secrets import ClientValue, redact
+
+logger: Final = logging.getLogger("tablestore.kafka")
+# If a program configures no logging, Python prints warnings to the terminal; our errors contain what matters of these.
+logger.addHandler(logging.NullHandler())
 
 _IDLE_SECONDS_MAX: Final = 30.0
 """An older connection is not used again. librdkafka reports the loss of one that was idle for up to a minute."""
 _OPEN_MAX: Final = 4
+_ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
+_VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
+"""The parts in which repetitions of the same log line may differ."""
+_TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
-class Watch(Protocol):
-    """Receives the log lines and connection errors of a client."""
+@dataclass
+class Watch:
+    """Receives librdkafka's log lines, and its connection errors that no call returns."""
 
-    trouble: KafkaError | None
+    config: Mapping[str, ClientValue]
+    trouble: KafkaError | None = None
+    trouble_at: float = 0.0
+    was_hurried: bool = False
+    _last_line: str = ""
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """Log a line."""
+        """Log a line of librdkafka with credentials masked; repetitions and retries are logged at debug level."""
+        line = redact(text % args if args else text, self.config)
+        same = _VARYING.sub("", line)
+        minor = same == self._last_line or line.endswith("retrying")
+        self._last_line = same
+        logger.log(logging.DEBUG if minor else level, "%s", line)
 
     def error(self, error: KafkaError) -> None:
-        """Store a connection error as ``trouble``."""
+        """Store a connection error; "all brokers down" does not replace the more specific error of a broker."""
+        if error.code() not in _ALL_BROKERS_DOWN or self.trouble is None:
+            self.trouble, self.trouble_at = error, time.monotonic()
 
     def recent(self) -> KafkaError | None:
-        """Return the last connection error if it is recent."""
+        """Return the last connection error if it is recent enough to explain a current failure."""
+        young = time.monotonic() - self.trouble_at < _TROUBLE_AGE_SECONDS_MAX
+        return self.trouble if young else None
 
 
 class SharedAdmin(ProcessBound, AdminClient):
