@@ -60,9 +60,8 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosi
     for partition, position in enumerate(positions):
         if position is None:
             start = latest.ends[partition] if latest else 0
-            known = RegisterPosition(0, 0, 0, done=True, end=start)
-            if latest:
-                known = RegisterPosition(latest.snapshot, 0, 0, done=True, end=start, commit=latest.commit)
+            snapshot, commit = (latest.snapshot, latest.commit) if latest else (0, "")
+            known = RegisterPosition(snapshot, 0, 0, done=True, end=start, commit=commit)
             found.append(last_position(log, partition, start) or known)
         else:
             found.append(position)

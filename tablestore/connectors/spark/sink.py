@@ -5,30 +5,32 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from log_system.kafka.client.admin_requests import describe_topic
-from log_system.kafka.client.cluster import delete_groups
+from log_system.kafka.client.cluster import Cluster, delete_groups
 from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.topic import ensure_topic_of_broker
 from log_system.outages import Outages
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.after_write import after_write
+from tablestore.connectors.java_regex import compile_pattern
 from tablestore.connectors.kafka.message_codec import EncodedMessages, MessageEncoder
 from tablestore.connectors.kafka.message_sender import KeyBuffer, MessageSender, Receiver, send_all
-from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS, load_class
+from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS, Choose, load_class, make_partitioner
 from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalWriter
 from tablestore.connectors.option_names import Connector, Side
-from tablestore.connectors.options import Guarantee
+from tablestore.connectors.options import ConnectorOptions, Guarantee
 from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.connectors.spark.session_zone import session_zone
-from tablestore.connectors.spark.sink_topics import TopicPartitioner, partitions_of
 from tablestore.connectors.table import KafkaTable
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.query_checkpoint import query_id
@@ -46,6 +48,47 @@ class Written:
     task: int
     messages: int
     staged: str | None = None
+
+
+@dataclass
+class TopicPartitioner:
+    """Chooses partitions in one task, for each topic by a partitioner of its own. Not picklable.
+
+    Attributes:
+        options: the table's options.
+        known: the partitions of the topics that are known; those of topics that match a pattern are asked for.
+        task: the number of the writing task.
+        keyed: whether messages have keys.
+    """
+
+    options: ConnectorOptions
+    known: dict[str, tuple[int, ...]]
+    task: int
+    keyed: bool
+    _made: dict[str, Choose | None] = field(default_factory=dict)
+
+    def of(self, topic: str) -> Choose | None:
+        """Return the partitioner of a topic; None leaves the choice to the client."""
+        if topic not in self._made:
+            options, there = self.options, self._partitions(topic)
+            self._made[topic] = make_partitioner(
+                options.partitioner, topic, there, self.task, options.parallelism, keyed=self.keyed
+            )
+        return self._made[topic]
+
+    def choose(self, messages: EncodedMessages) -> np.ndarray:
+        """Return the partitions of messages that name their topic."""
+        chosen = self.of(messages.topic)
+        return np.full(len(messages), -1, np.int32) if chosen is None else chosen(messages)
+
+    def _partitions(self, topic: str) -> tuple[int, ...]:
+        pattern = self.options.pattern
+        if topic not in self.known:
+            if pattern is None or compile_pattern(pattern, "topic-pattern").fullmatch(topic) is None:
+                msg = f"metadata 'topic': expected one of {self.options.what}, got {topic!r}."
+                raise InvalidInputError(msg)
+            self.known |= partitions_of(self.options, [topic])
+        return self.known[topic]
 
 
 @dataclass(frozen=True)
@@ -204,3 +247,20 @@ def _warn_of_history(client: KafkaClient, topic: str) -> None:
     if shape is not None and not shape.compacted:
         logger.warning("topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", topic)
     _asked.add(asked)
+
+
+def partitions_of(options: ConnectorOptions, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the partitions of a sink's topics, which are created if they do not exist.
+
+    Raises:
+        NotFoundError: a topic does not exist, and ``allow.auto.create.topics`` is ``false``.
+        UnavailableError: the broker does not answer.
+    """
+    client = options.client()
+    if options.properties.config.get("allow.auto.create.topics") != "false":
+        for topic in topics:
+            ensure_topic_of_broker(client, topic, compacted=options.is_upsert)
+    found: dict[str, tuple[int, ...]] = {}
+    for topic, number in Cluster(client).partitions(topics):
+        found[topic] = (*found.get(topic, ()), number)
+    return found

@@ -7,10 +7,9 @@ read from any schema, as Avro resolves one to the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -223,11 +222,6 @@ class DebeziumAvroFormat(PortableFormat):
         self._envelope = pa.schema([("before", row), ("after", row), ("op", pa.string())])
         self._envelopes = _Envelopes(self._envelope, options, side=side)
         self.avro_schema = self._envelopes.avro_schema
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle the constructor arguments."""
-        schema, options, side = self._made_from
-        return partial(DebeziumAvroFormat, side=side), (schema, options)
 
     def check_writable(self) -> None:
         """Raise if there is no subject under which the schema is registered."""
