@@ -7,6 +7,8 @@
 
 A broker that loses the end of the group's offsets, but not that of the log, sets the register back. The headers of the
 records that follow then say how far each partition is published (``caught_up``).
+
+Each function raises ``UnavailableError`` if the broker does not respond.
 """
 
 from __future__ import annotations
@@ -47,11 +49,7 @@ _WARNED: Final[set[tuple[str, int]]] = set()
 
 
 def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosition]:
-    """Return how far each partition is published.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Return how far each partition is published."""
     positions = group_positions(log, consumer, range(log.partitions))
     if all(positions):
         return [p for p in positions if p]
@@ -141,7 +139,6 @@ def check_kept(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPositio
 
     Raises:
         DataLostError: another record is there, or none.
-        UnavailableError: the broker does not respond.
     """
     last = {p: held.end - 1 for p, held in enumerate(positions) if held.records}
     for partition, message in _first(log, consumer, last):
@@ -154,9 +151,6 @@ def followed(log: KafkaLog, consumer: Any, positions: Sequence[RegisterPosition]
     """Return the partitions that hold committed records after the register's position.
 
     ``consumer`` is read-committed and reports the end of partitions; ``ends`` include what is in open transactions.
-
-    Raises:
-        UnavailableError: the broker does not respond.
     """
     longer = {p: held.end for p, held in enumerate(positions) if held.is_short_of(ends[p])}
     return {partition for partition, message in _first(log, consumer, longer) if message.error() is None}
@@ -168,7 +162,6 @@ def _first(log: KafkaLog, consumer: Any, offsets: Mapping[int, int]) -> Iterator
     Partitions in which an open transaction hides what is there are left out.
 
     Raises:
-        UnavailableError: the broker does not respond.
         KafkaException: the broker responds with an error.
     """
     if not offsets:
@@ -198,9 +191,6 @@ def caught_up(log: KafkaLog, position: RegisterPosition, partition: int) -> Regi
     """Return a partition's position according to its records, if some follow the register's position.
 
     The broker has then lost the register's last moves, though they were part of the transactions with the records.
-
-    Raises:
-        UnavailableError: the broker does not respond.
     """
     # What open transactions of other producers hide is not the table's: its own have ended.
     stable = latest_offsets(log.client, log.topic, read_committed=True)[partition]

@@ -4,6 +4,8 @@ Kafka has no compare-and-set for this, so a table first writes its claim and the
 are created on one topic at the same time, the one that claims last sees the other. Brokers expire an idle group
 (``offsets.retention.minutes``, 7 days); by then a topic in use has records, and ``create`` rejects a topic with records
 too. Brokers delete the group together with its topic.
+
+Each function raises ``UnavailableError`` if the broker does not respond.
 """
 
 from __future__ import annotations
@@ -24,22 +26,14 @@ def claim_group(name: str, ids: TopicIds, table_id: str) -> str:
 
 
 def claim(client: KafkaClient, name: str, ids: TopicIds, table_id: str) -> None:
-    """Claim a topic for a table; idempotent.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Claim a topic for a table; idempotent."""
     group = claim_group(name, ids, table_id)
     with closing(client.consumer(group)) as consumer:
         commit_offsets(f"claim topic '{name}'", client, consumer, [TopicPartition(name, 0, 0, table_id)])
 
 
 def claimed_by(client: KafkaClient, name: str, ids: TopicIds) -> Sequence[str]:
-    """Return the ids of the tables that have claimed a topic.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Return the ids of the tables that have claimed a topic."""
     prefix = _prefix(name, ids)
 
     def groups(seconds: float) -> list[str]:

@@ -1,4 +1,7 @@
-"""Query a cluster about topics, offsets, leader epochs and consumer groups, and delete consumer groups."""
+"""Query a cluster about topics, offsets, leader epochs and consumer groups, and delete consumer groups.
+
+Each function raises ``UnavailableError`` if the broker does not respond.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,7 @@ _NEVER_SECONDS: Final = 600.0
 
 
 def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
-    """Delete consumer groups; skip groups that do not exist or are still in use.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Delete consumer groups; skip groups that do not exist or are still in use."""
 
     def delete(seconds: float) -> None:
         # A client keeps to a coordinator that has died or moved, and its request, once timed out, aborts the process
@@ -84,11 +83,7 @@ class Cluster:
         self._client = client
 
     def topics(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Return the sorted names of topics for which ``wanted`` is true, without Kafka's internal topics.
-
-        Raises:
-            UnavailableError: the broker does not respond.
-        """
+        """Return the sorted names of topics for which ``wanted`` is true, without Kafka's internal topics."""
         admin = self._client.admin()
         with kafka_errors("list topics", self._client, handle=admin):
             found = admin.list_topics(timeout=self._client.request_seconds).topics
@@ -99,7 +94,6 @@ class Cluster:
 
         Raises:
             NotFoundError: a topic does not exist.
-            UnavailableError: the broker does not respond.
         """
         return [each for each, _ in self.described(topics)]
 
@@ -108,7 +102,6 @@ class Cluster:
 
         Raises:
             NotFoundError: a topic does not exist, unless ``skips_missing``.
-            UnavailableError: the broker does not respond.
         """
         if not topics:
             return []
@@ -204,9 +197,6 @@ def shortened(
         group: the consumer group of the request; nothing is committed for it.
         reached: an earlier end of each partition.
         now: the end of each partition, of which only the epoch is used.
-
-    Raises:
-        UnavailableError: the broker does not respond.
     """
     over = {each: old for each, old in reached.items() if old.may_be_lost(now[each])}
     waiting, lost = set(over), set[Partition]()
@@ -294,9 +284,6 @@ def has_offsets(client: KafkaClient, group: str, topic: str, partitions: int) ->
     """Return whether a group has committed an offset in a topic. Brokers delete such offsets with the topic.
 
     A consumer asks: an admin client of librdkafka 2.16 crashes the process if the coordinator has moved.
-
-    Raises:
-        UnavailableError: the broker does not respond.
     """
     with closing(GroupOffsets(client, group)) as offsets:
         return bool(offsets.committed([(topic, number) for number in range(partitions)]))
@@ -317,21 +304,13 @@ class GroupOffsets:
         self._consumer: Any = None
 
     def committed(self, partitions: Sequence[Partition]) -> Offsets:
-        """Return the group's committed offsets, for those partitions that have one.
-
-        Raises:
-            UnavailableError: the broker does not respond.
-        """
+        """Return the group's committed offsets, for those partitions that have one."""
         asked = [TopicPartition(topic, number) for topic, number in partitions]
         answers = group_offsets(f"read the offsets of group {self._group!r}", self._client, self._open(), asked)
         return {(at.topic, at.partition): at.offset for at in answers if at.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit offsets; each is the next offset to read.
-
-        Raises:
-            UnavailableError: the broker does not respond.
-        """
+        """Commit offsets; each is the next offset to read."""
         if offsets:
             moved = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
             commit_offsets(f"commit the offsets of group {self._group!r}", self._client, self._open(), moved)

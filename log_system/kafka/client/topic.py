@@ -1,7 +1,7 @@
 """The topic of a table: created with the table, checked before use, deleted with the table.
 
 Lookups use only the admin API, which creates no topic. Each function raises ``UnavailableError`` if the broker does not
-respond.
+respond, and those that return offsets raise ``NotFoundError`` if the topic does not exist.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ def ensure_topic(
     Raises:
         InvalidInputError: an option is invalid, or the existing topic has another shape.
         AlreadyExistsError: the existing topic has or had records.
-        UnavailableError: the broker does not respond.
     """
     wanted = _Wanted(partitions, compacted, retention_ms)
     client.check()
@@ -131,7 +130,6 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
 
     Raises:
         InvalidInputError: the name is not a valid topic name.
-        UnavailableError: the broker does not respond.
     """
     if partitions_led(client, name) is not None:
         return False
@@ -167,11 +165,7 @@ def is_gone(client: KafkaClient, name: str) -> bool:
 
 
 def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
-    """Return the ids of a topic and its cluster, or ``None`` if the topic does not exist.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Return the ids of a topic and its cluster, or ``None`` if the topic does not exist."""
     found = look_up(client, name)
     if found is None:
         return None
@@ -186,7 +180,6 @@ def existing_ids(client: KafkaClient, name: str) -> TopicIds:
 
     Raises:
         NotFoundError: the topic does not exist.
-        UnavailableError: the broker does not respond.
     """
     return expected(client, name, topic_ids)
 
@@ -197,7 +190,6 @@ def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
     Raises:
         NotFoundError: the topic does not exist.
         DataLostError: the topic was deleted and created again.
-        UnavailableError: the broker does not respond.
     """
     _checked(client, name, topic_id)
 
@@ -276,11 +268,7 @@ class TopicOffsets:
 
 
 def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
-    """Return the first available offset of each partition, with the topic's id.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-    """
+    """Return the first available offset of each partition, with the topic's id."""
     cluster, asked, topic_id = _asked(client, topic)
     return TopicOffsets(topic_id, _PartitionOffsets(topic, cluster.earliest(asked)))
 
@@ -302,11 +290,7 @@ def topic_id(client: KafkaClient, topic: str) -> str:
 
 
 def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
-    """Return the first available offset of each partition.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-    """
+    """Return the first available offset of each partition."""
     return earliest_of(client, topic).offsets
 
 
@@ -315,19 +299,12 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
 
     The broker acknowledges a commit once it is decided, and writes the commit marker to each partition shortly
     afterwards. Directly after a commit, the read-committed end may therefore still be before the transaction.
-
-    Raises:
-        NotFoundError: the topic does not exist.
     """
     return latest_of(client, topic, read_committed=read_committed).offsets
 
 
 def stable_ends(client: KafkaClient, topic: str) -> list[LogEnd]:
-    """Return the last stable offset of each partition, with its leader epoch.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-    """
+    """Return the last stable offset of each partition, with its leader epoch."""
     cluster, asked, _ = _asked(client, topic)
     found = cluster.ends(asked, "read_committed")
     return [found[each] for each in asked]

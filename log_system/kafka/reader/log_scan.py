@@ -2,6 +2,8 @@
 
 Snapshots are located from the log alone: the last record of each transaction in a partition carries a position
 (``kafka/register.py``). Verify and repair compare the log index and the register with these positions.
+
+Each function raises ``UnavailableError`` if the broker does not respond.
 """
 
 from __future__ import annotations
@@ -106,21 +108,13 @@ def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> Unavailabl
 
 
 def positions(log: KafkaLog) -> list[RegisterPosition | None]:
-    """Return the register; None for each partition whose offset the broker has lost.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Return the register; None for each partition whose offset the broker has lost."""
     with closing(log.client.consumer(log.group)) as consumer:
         return group_positions(log, consumer, range(log.partitions))
 
 
 def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progress: Progress) -> PartitionScan:
-    """Scan a partition for positions carried by its records, without decoding changes.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
+    """Scan a partition for positions carried by its records, without decoding changes."""
     marks: list[Mark] = []
     foreign: list[tuple[int, int]] = []
     count, seen = 0, low
@@ -166,9 +160,6 @@ class LogReader:
 
         Yields:
             The columns and ``_kind``, and for each row the offset of its record (int64).
-
-        Raises:
-            UnavailableError: the broker does not respond.
         """
         if schema is not None and schema != self._log.schema:
             self._log = self._log.under(schema)
