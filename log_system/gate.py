@@ -46,7 +46,7 @@ class PartitionSlice:
 def limited(
     after: int, through: int, rows_of: Callable[[int], int], *, rows_max: int | None, snapshots_max: int | None
 ) -> int:
-    """Limit the snapshots of one read. At least one complete snapshot is read, however large.
+    """Return the last snapshot of a limited read, which has at least one complete snapshot, however large.
 
     Args:
         after: the last snapshot already read.
@@ -54,9 +54,6 @@ def limited(
         rows_of: returns the number of changes in a snapshot.
         rows_max: most changes to read; None for no limit.
         snapshots_max: most snapshots to read; None for no limit.
-
-    Returns:
-        The last snapshot to read.
     """
     if snapshots_max is not None:
         through = min(through, after + snapshots_max)

@@ -112,12 +112,9 @@ class LogIndex:
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry, *, replaces: bool = True) -> IndexEntry:
-        """Write a snapshot's entry, which makes the snapshot visible to readers.
+        """Write and return a snapshot's entry, which makes the snapshot visible to readers.
 
         Without ``replaces``, an entry of the same commit and topic that is there stays.
-
-        Returns:
-            The snapshot's entry.
 
         Raises:
             TableReplacedError: the table was dropped and created again.

@@ -23,16 +23,13 @@ def version_of(distribution: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:
-    """Return a sentence that suggests the known name closest to an unknown one, ignoring case.
+    """Return ``Did you mean 'x'?`` for the known name closest to an unknown one, ignoring case, or ``otherwise``.
 
     Args:
         name: The unknown name.
         known: The names that exist.
         prefix: Text that users write before a known name.
         otherwise: The result if no name is close.
-
-    Returns:
-        ``Did you mean 'x'?``, or ``otherwise``.
     """
     shown = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), shown, n=1, cutoff=_CUTOFF)

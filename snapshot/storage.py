@@ -287,13 +287,10 @@ class Storage:
         return min(self.clocks_ms(dry_run=dry_run))
 
     def clocks_ms(self, *, dry_run: bool = False) -> tuple[int, int]:
-        """Return the times of the file system's clock and of this machine's.
+        """Return the times of the file system's clock and of this machine's, in milliseconds since the epoch.
 
         Args:
             dry_run: nothing is removed, so where this folder cannot be written, this machine's clock is good enough.
-
-        Returns:
-            Milliseconds since the epoch.
 
         Raises:
             NotFoundError: there is no folder.
@@ -338,12 +335,9 @@ class Storage:
             os.close(descriptor)
 
     def delete(self, *names: str, folder: int | None = None) -> int:
-        """Remove files, ignoring those that do not exist.
+        """Remove files, ignoring those that do not exist, and return how many were removed.
 
         ``folder`` is this folder, as ``opened`` returned it; None for the one that is at its path now.
-
-        Returns:
-            The number of files removed.
         """
         removed = 0
         for name in names:

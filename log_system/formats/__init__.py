@@ -21,16 +21,13 @@ __all__ = ["FORMATS", "DecodedChanges", "EncodedRecords", "Format", "LogFormat",
 
 
 def open_format(name: str, schema: pa.Schema, primary_key: Sequence[str], **settings: Any) -> LogFormat:
-    """Create the format of a table's log.
+    """Create the format of a table's log, which can be pickled both before and after its first use.
 
     Args:
         name: the value of the option ``log.format``.
         schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
         primary_key: the primary key columns in order; empty for a table without a primary key.
         **settings: see ``FormatSettings``.
-
-    Returns:
-        The format, which can be pickled both before and after its first use.
 
     Raises:
         InvalidInputError: the name is unknown, a column has a type that a table cannot hold, or a key column does not

@@ -40,15 +40,12 @@ def key_types_allowed(data_type: pa.DataType) -> bool:
 
 
 def bucket_of(batch: pa.RecordBatch, columns: Sequence[str], buckets: int) -> npt.NDArray[np.int32]:
-    """Compute the bucket of each row, bit for bit as Spark's ``pmod(hash(columns...), buckets)``.
+    """Compute the bucket of each row, from 0 on, bit for bit as Spark's ``pmod(hash(columns...), buckets)``.
 
     Args:
         batch: The rows.
         columns: Names of the key columns, in the order in which the hash chains them.
         buckets: How many buckets there are; at least 1.
-
-    Returns:
-        One bucket number per row, from 0 to ``buckets - 1``.
 
     Raises:
         InvalidInputError: A column has a type that has no hash (nested, interval), or ``buckets`` is less than 1.

@@ -24,7 +24,7 @@ def last_per_key(
     batches: Iterable[pa.RecordBatch],
     folder: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the row with the largest ``_seq`` of each key.
+    """Yield the row with the largest ``_seq`` of each key, ordered by ``_seq``, in the schema of the input.
 
     DuckDB gets only the keys, because it cannot spill large values; the rows wait in a file.
 
@@ -33,9 +33,6 @@ def last_per_key(
         primary_key: Names of the key columns.
         batches: Rows of one schema that has at least the key columns and ``_seq``.
         folder: Where to create the file; None for the folder of spilled data.
-
-    Yields:
-        The remaining rows, ordered by ``_seq``, in the schema of the input.
 
     Raises:
         UnavailableError: there is no room for the file.

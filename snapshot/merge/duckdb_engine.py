@@ -57,14 +57,11 @@ def microseconds(moment: dt.datetime) -> int:
 
 
 def bound(value: Any, data_type: pa.DataType) -> tuple[str, Any]:
-    """Return an SQL expression with one parameter for a value of a non-nested type.
+    """Return an SQL expression with one ``?`` for a value of a non-nested type, and what to bind to it.
 
     Args:
         value: A Python value that the type can hold, or None.
         data_type: The type the expression has.
-
-    Returns:
-        The expression, which contains one ``?``, and the value to bind to it.
     """
     name = type_name(data_type)
     if value is not None and pa.types.is_timestamp(data_type):
@@ -77,15 +74,12 @@ def bound(value: Any, data_type: pa.DataType) -> tuple[str, Any]:
 
 
 def bound_list(values: Sequence[Any], data_type: pa.DataType, place: str) -> tuple[str, list[Any]]:
-    """Return an SQL expression with one parameter for the value of a non-nested type at a place in a list.
+    """Return an SQL expression with one ``?`` for a value of a non-nested type at a place in a list, and what to bind.
 
     Args:
         values: Python values that the type can hold, or None.
         data_type: The type the expression has.
         place: An SQL expression for the place, from 1.
-
-    Returns:
-        The expression, which contains one ``?``, and the list to bind to it.
     """
     bindable = [bound(value, data_type)[1] for value in values]
     if pa.types.is_timestamp(data_type):
@@ -97,13 +91,10 @@ def bound_list(values: Sequence[Any], data_type: pa.DataType, place: str) -> tup
 
 
 def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
-    """Return a table function that scans Parquet files by column name; a column that a file lacks is NULL.
+    """Return a table function whose parameter is a list of Parquet files; a column that a file lacks is NULL.
 
     Args:
         columns: For each column its name in the files, its name in the result, and the DuckDB type to cast it to.
-
-    Returns:
-        The SQL of a table function with one parameter, the list of files.
     """
     schema = ", ".join(
         f"{text_literal(name)}: {{name: {text_literal(inner)}, type: {text_literal(kind)}, default_value: NULL}}"

@@ -33,14 +33,11 @@ class KeyBitmap:
 
     @classmethod
     def of(cls, ends: pa.Array, keys: Iterable[pa.Array]) -> Self | None:
-        """Return the set of some keys; memory is that of the bitmap and of one array of keys.
+        """Return the set of some keys, None if they are too far apart; memory is that of it and of one array of keys.
 
         Args:
             ends: the smallest and the largest key; both NULL if there are none.
             keys: the keys, without NULL.
-
-        Returns:
-            The set; None if the range of keys is too large.
         """
         low, high = (0, 0) if ends.null_count else map(int, numbers_of(ends))
         bitmap = cls.between(low, high)

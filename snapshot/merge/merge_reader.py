@@ -238,11 +238,7 @@ class MergeReader:
         return None
 
     def changed_keys(self, changes: Sequence[ChangeFile]) -> Iterator[pa.RecordBatch]:
-        """Yield the distinct keys of all changes, in no particular order.
-
-        Yields:
-            The key's columns, in the order of the schema.
-        """
+        """Yield the distinct keys of all changes, in no particular order; columns are in the order of the schema."""
         with errors_mapped("changed keys"), self._cursor() as cursor:
             self._find_winners(cursor, changes, _EVERY_ROW)
             keys = self._wanted(self._primary_key)

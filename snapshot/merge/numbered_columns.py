@@ -33,7 +33,7 @@ def load_numbered(
     *,
     hashed: bool = False,
 ) -> int:
-    """Load batches into a new temporary table with numbered column names.
+    """Load batches into a new temporary table with numbered columns; return the size of long values (``long_bytes``).
 
     Args:
         session: the session.
@@ -41,9 +41,6 @@ def load_numbered(
         schema: the schema of the batches.
         batches: the rows.
         hashed: whether the table has one more column, the hash of the row, named by ``ROW_HASH``.
-
-    Returns:
-        The size of the rows' long values (``long_bytes``).
     """
     size, columns = 0, numbered_schema(schema)
 

@@ -53,14 +53,11 @@ _STRING_FUNCTIONS: dict[type[Filter], str] = {
 
 
 def split_filters(filters: Sequence[Filter], schema: pa.Schema) -> tuple[Predicate, list[Filter]]:
-    """Translate the filters that can be translated exactly.
+    """Return the filters that can be translated exactly as one predicate, and the others, in order, for Spark.
 
     Args:
         filters: Spark's filters; all must hold.
         schema: The table's columns, as Arrow types.
-
-    Returns:
-        The translated filters as one predicate, and the other filter objects, in order, for Spark to evaluate.
     """
     conditions: list[Condition] = []
     unsupported: list[Filter] = []

@@ -116,7 +116,7 @@ def evolved(
     widens: Collection[str] = (),
     has_values: Callable[[], bool] = lambda: True,
 ) -> StructType:
-    """Return the columns after a list of changes, applied in order.
+    """Return the columns, with their physical names, after a list of changes, applied in order.
 
     Args:
         schema: the columns, with their physical names.
@@ -125,9 +125,6 @@ def evolved(
         bound: columns that cannot be dropped, renamed or retyped, with the reason.
         widens: those of them that can get a wider type.
         has_values: tells whether there ever were rows; if not, a column can get any type.
-
-    Returns:
-        The new columns, with their physical names.
 
     Raises:
         InvalidInputError: a change is not possible.

@@ -46,11 +46,7 @@ def arrow_columns(schema_json: str) -> pa.Schema:
 
 
 def sql_columns(schema_json: str) -> list[tuple[str, str, bool]]:
-    """Return the columns as DDL text.
-
-    Returns:
-        For each column its name, its type in Spark SQL, such as ``array<bigint>``, and whether it is nullable.
-    """
+    """Return the name, the type in Spark SQL, such as ``array<bigint>``, and the nullability of each column."""
     return [(f["name"], _sql_type(f["type"]), f.get("nullable", True)) for f in json.loads(schema_json)["fields"]]
 
 

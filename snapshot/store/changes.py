@@ -219,15 +219,12 @@ def is_foreign(found: Commit) -> bool:
 def listed(
     *, deleted: Sequence[DataFile] = (), changed: Sequence[DataFile] = (), inserted: Sequence[DataFile] = ()
 ) -> dict[str, Any]:
-    """Return the commit's record of the files that contain its changes, in publishing order.
+    """Return the facts ``changes`` and ``rows`` for the commit: its files with changes, in publishing order.
 
     Args:
         deleted: files that the commit removes; all of their rows are deletes.
         changed: files of changes, with a column ``_kind``.
         inserted: files that the commit adds; all of their rows are inserts.
-
-    Returns:
-        The facts ``changes`` and ``rows`` for the commit.
     """
 
     def entry(file: DataFile, **more: bool) -> dict[str, Any]:

@@ -110,12 +110,9 @@ def _specific_offsets(name: str, text: str) -> Mapping[int, int]:
 def parse_formats(
     connector: Connector, options: Mapping[str, ClientValue]
 ) -> tuple[FormatChoice | None, FormatChoice, tuple[str, ...]]:
-    """Parse the formats of key and value.
+    """Return the formats of key and value, and the prefixes of the options that belong to these formats.
 
     ``format`` sets the value format. It also sets the key format if ``key.fields`` is set and ``key.format`` is not.
-
-    Returns:
-        The key format, the value format, and the prefixes of the options that belong to these formats.
 
     Raises:
         InvalidInputError: a format is missing, or two options contradict each other.

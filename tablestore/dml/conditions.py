@@ -26,15 +26,12 @@ def empty(spark: SparkSession, schema: StructType) -> DataFrame:
 
 
 def checked_condition(condition: Condition, on: DataFrame, what: str) -> Column:
-    """Check a condition against the columns it may read.
+    """Check a condition against the columns it may read, and return it as a Spark column.
 
     Args:
         condition: the condition as given by the user.
         on: a frame with these columns.
         what: the condition's name in messages, such as ``delete: where``.
-
-    Returns:
-        The condition as a Spark column.
 
     Raises:
         InvalidInputError: it is not a condition, or refers to a column that does not exist.
@@ -70,16 +67,13 @@ def columns_read(spark: SparkSession, schema: StructType, condition: Column | No
 
 
 def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFrame, what: str) -> dict[str, Column]:
-    """Check the values that columns are set to; column names are case-insensitive.
+    """Check the values that columns are set to; return them by name (case-insensitive), cast to the columns' types.
 
     Args:
         values: values by column name, as given by the user.
         schema: the table's columns.
         on: a frame with the columns that the values may read.
         what: the values' name in messages, such as ``update: set``.
-
-    Returns:
-        The values by column name, cast to the columns' types.
 
     Raises:
         InvalidInputError: no value is given, a column is unknown or given twice, or a value's type does not fit.

@@ -42,7 +42,7 @@ class CopyTask:
 
 
 def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point) -> Snapshot | None:
-    """Restore the state of a snapshot.
+    """Restore the state of a snapshot, and return the new one; None if nothing differs.
 
     1. Compare the two states bucket by bucket, only the keys that changed in between, and stage the differences. A
        crash leaves orphan files.
@@ -51,9 +51,6 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
     In a table without a primary key, files are compared instead of rows: files added since the snapshot are removed,
     and copies of the files removed since are added. A concurrent append stays. If a compaction ran in between, the rows
     that it rewrote are deleted and inserted again.
-
-    Returns:
-        The new snapshot; None if nothing differs.
 
     Raises:
         NotFoundError: there is no such snapshot or tag, or it has expired and has no tag.

@@ -57,15 +57,12 @@ def _has_floats(kind: DataType) -> bool:
 
 
 def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:
-    """Return expressions that select the table's columns from the root's.
+    """Return what selects the table's columns from the root's; None if fields within a column have changed since.
 
     Args:
         root: the root's columns in the version to read, which may be older than the table's newest.
         spec: the table definition with the columns to return.
         wanted: names of the columns to return.
-
-    Returns:
-        The expressions; None if fields within a column have changed since, which Spark cannot adapt.
     """
     there = {field.name: field.dataType for field in root.fields}
     in_files = dict(zip(spec.schema.fieldNames(), stored(with_physical_names(spec.schema_json)).fields, strict=True))

@@ -63,10 +63,7 @@ def chosen_snapshot(
 
 
 def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int]:
-    """Return the range of snapshots after one point and up to another, or up to the newest if ``to`` is None.
-
-    Returns:
-        The id of the snapshot before the range, and the id of the last snapshot in it.
+    """Return the snapshot before a range and the last one in it: after one point, up to another or the newest.
 
     Raises:
         NotFoundError: there is no such snapshot or tag.

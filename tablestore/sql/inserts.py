@@ -66,10 +66,7 @@ def _planned(scope: Scope, query: Query) -> Relation | DataFrame:
 
 
 def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame | None = None) -> StreamingQuery | None:
-    """Write a query's rows into a table.
-
-    Returns:
-        The started streaming query; None if the query is bounded, whose rows are then all written.
+    """Write a query's rows into a table; return the streaming query, or None once a bounded query has ended.
 
     Raises:
         InvalidInputError: the rows do not fit the table; nothing was written.

@@ -68,7 +68,7 @@ class Consumers:
         commit: str = "",
         folder: int | None = None,
     ) -> Consumer:
-        """Write a consumer's progress.
+        """Write and return a consumer's progress.
 
         Args:
             name: the consumer's name.
@@ -77,9 +77,6 @@ class Consumers:
             table: the table's id.
             commit: see ``Consumer``.
             folder: the table's folder, as for ``Storage.put``.
-
-        Returns:
-            What was written.
 
         Raises:
             InvalidInputError: the name is invalid.

@@ -22,7 +22,7 @@ def start_stream(
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
 ) -> StreamingQuery:
-    """Start a query that writes each micro-batch of a stream.
+    """Start and return a query that writes each micro-batch of a stream.
 
     A micro-batch is identified by the query's id, which Spark keeps in the checkpoint, and the batch number. Both are
     the same when Spark repeats a batch after a crash. So a batch that has landed is not written again, and a batch that
@@ -37,9 +37,6 @@ def start_stream(
         output_mode: ``append``, or ``update`` if the table has a key.
         trigger: arguments of Spark's ``trigger``; None for Spark's default.
         query_name: the query's name.
-
-    Returns:
-        The running query.
 
     Raises:
         InvalidInputError: the frame is not a stream, or the output mode does not fit the table.

@@ -168,10 +168,7 @@ def table_columns(schema: StructType, spec: TableSpec, *, fills: bool = True) ->
 
 
 def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]:
-    """Check a frame's columns against the table's: their names (``arrow_input.check_names``) and types.
-
-    Returns:
-        The frame's columns by lower-case name.
+    """Check a frame's columns, by name (``arrow_input.check_names``) and type; return them by lower-case name.
 
     Raises:
         InvalidInputError: a column is missing, unknown or of another type, or the frame has ``_change_type`` although

@@ -255,14 +255,11 @@ def _is_other_history(seen: Inspection) -> bool:
 
 
 def _keep_ids(table: BoundLog, *, made: bool) -> list[str]:
-    """Store changed ids of topic and cluster in the table's definition, by a snapshot without rows.
+    """Store changed ids of topic and cluster in the table's definition, without rows; return what was done.
 
     Args:
         table: the log and its table.
         made: this repair created the topic, so the table owns it.
-
-    Returns:
-        What was done.
 
     Raises:
         NotFoundError: the table was dropped, and the topic that this repair created is removed again.

@@ -156,7 +156,7 @@ NAMED_MAX = 20
 def verify(
     table: BoundLog, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
 ) -> Report:
-    """Compare log and table, for every snapshot that is still in the log or for some; change nothing.
+    """Return the differences of log and table, for every snapshot still in the log or for some; change nothing.
 
     Writers may run concurrently. If what was compared up to ``after`` is no longer there (the topic was recreated, the
     log ends before, the commit was replaced), everything is compared.
@@ -171,9 +171,6 @@ def verify(
         progress: called with the number of offsets read so far and the total.
         after: compare only what follows; None for everything.
         through: the last snapshot to compare; None for all, and for the end of the log and the register, too.
-
-    Returns:
-        The differences.
 
     Raises:
         UnavailableError: the broker or the file system does not answer.

@@ -115,7 +115,7 @@ def translate(
     trouble: KafkaError | None = None,
     prefix: str = "kafka.",
 ) -> TableStoreError:
-    """Return this package's exception for an error of the Kafka client.
+    """Return this package's exception for an error of the Kafka client, without any credential of ``config``.
 
     A :class:`FencedError` means that this producer may no longer write. It does not say whether its last commit
     succeeded: the response may have been lost before another publisher took over. A transaction that the broker aborted
@@ -128,9 +128,6 @@ def translate(
         config: the client's options, for the address and for masking credentials.
         trouble: the last connection error from the client's error callback; explains timeouts.
         prefix: the prefix of client option names as the user writes them.
-
-    Returns:
-        The exception to raise; its text holds no credential of ``config``.
     """
     cause = _kafka_error(error)
     family = _family(cause)

@@ -216,14 +216,11 @@ class TopicWatch:
 
 
 def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
-    """Delete a topic and wait until it is gone.
+    """Delete a topic, wait until it is gone, and return whether it existed.
 
     The client can delete topics only by name. If the topic is replaced by another one of the same name between the
     check of the id and the deletion, which are two consecutive requests, the new topic is deleted. Without
     ``topic_id``, any topic of the name is deleted.
-
-    Returns:
-        Whether such a topic existed.
 
     Raises:
         UnavailableError: the broker does not respond, or the topic still exists after ``SETTLE_SECONDS_MAX``.

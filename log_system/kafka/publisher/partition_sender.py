@@ -38,11 +38,7 @@ class Sender:
         self._failed: Any = None
 
     def send(self, changes: ChangeSet, position: RegisterPosition, rows_max: int) -> int:
-        """Queue up to ``rows_max`` changes after ``position``; the last record carries the new position.
-
-        Returns:
-            The number of changes queued.
-        """
+        """Queue up to ``rows_max`` changes after ``position``, the last with the new one, and return their number."""
         total = changes.rows(self._partition)
         left = min(total - position.rows, rows_max)
         queued = left

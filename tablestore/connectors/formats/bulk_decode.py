@@ -112,10 +112,7 @@ def in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
 
 
 def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) -> tuple[list[dict[str, Any]], list[int]]:
-    """Decode payloads one at a time.
-
-    Returns:
-        The rows, and the position of each row's payload.
+    """Decode payloads one at a time; return the rows, and the position of each row's payload.
 
     Raises:
         BadRecordError: a payload is invalid; the error is about the first one.

@@ -40,7 +40,7 @@ WITH_REGISTRY: Final = (RegistryAvroFormat.name, DebeziumAvroFormat.name)
 
 
 def open_row_format(name: str, schema: pa.Schema, options: Mapping[str, str], *, side: str) -> RowFormat:
-    """Open a row format by name.
+    """Open a row format by name; it can be pickled at any time and is not thread-safe.
 
     Args:
         name: one of ``ROW_FORMATS``.
@@ -49,9 +49,6 @@ def open_row_format(name: str, schema: pa.Schema, options: Mapping[str, str], *,
         options: the format's options without prefix, such as ``{"ignore-parse-errors": "true"}``.
         side: ``key``, ``value``, or empty if the table has a single format. It is used only in error messages, which
             show full option names (``value.json.ignore-parse-errors``).
-
-    Returns:
-        The format. It can be pickled at any time and is not thread-safe.
 
     Raises:
         InvalidInputError: the format or an option is unknown, an option value is invalid, or the format does not

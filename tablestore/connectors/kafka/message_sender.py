@@ -218,11 +218,7 @@ class KeyBuffer:
 
 
 def send_all(receiver: Receiver, messages: Iterable[EncodedMessages]) -> int:
-    """Send all messages and finish the receiver; close it on an error.
-
-    Returns:
-        The number of messages passed to the receiver; a buffer may have sent fewer.
-    """
+    """Send all messages, finish the receiver, or close it on an error, and return how many it was passed."""
     sent = 0
     try:
         for each in messages:

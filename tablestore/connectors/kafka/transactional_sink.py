@@ -76,7 +76,7 @@ class TransactionalWriter:
         return f"{self.prefix}-{batch.query}"
 
     def write(self, batch: Batch, messages: Messages, *, again: bool = False) -> bool:
-        """Write a micro-batch unless it is already in the topic.
+        """Write a micro-batch unless it is already in the topic; return whether this call wrote it.
 
         1. Take over the query's transactional id. This fences any earlier writer and aborts its open transaction.
         2. Read the register. After step 1 no other writer can advance it. Skip a micro-batch that is already written.
@@ -88,9 +88,6 @@ class TransactionalWriter:
         run of the query fenced, as one does that was suspended and wakes up while this one has taken its place. Another
         run may have written the micro-batch meanwhile, so a retry first looks whether the register has advanced. With
         ``again``, an earlier call in this process has failed.
-
-        Returns:
-            Whether this call wrote the micro-batch.
 
         Raises:
             FencedError: another writer of the same query has taken over, twice.

@@ -51,15 +51,12 @@ Definer = CreateTable | CreateView | Drop | AlterRename | Altered
 
 
 def create_table(scope: Scope, made: CreateTable) -> bool:
-    """Create a table.
+    """Create a table; return False if it exists and the statement has ``IF NOT EXISTS``.
 
     1. Check everything that can be checked.
     2. Write the definition. A crash after this step leaves a store table's name without a table; the next CREATE of
        that name creates it.
     3. Create the store table's files and its topic.
-
-    Returns:
-        Whether the table was created; False if it exists and the statement has ``IF NOT EXISTS``.
     """
     _check_name(made.name)
     if made.like is not None:
@@ -116,13 +113,10 @@ def create_view(scope: Scope, made: CreateView) -> bool:
 
 
 def drop(scope: Scope, dropped: Drop) -> bool:
-    """Drop a table or view.
+    """Drop a table or view; return whether it existed.
 
     A store table's files and topic are removed first, then its name: a crash in between leaves a name without a table,
     which can be dropped again.
-
-    Returns:
-        Whether the table or view existed.
     """
     there = _find(scope, dropped, temporary=dropped.temporary)
     if there is None:
@@ -136,13 +130,10 @@ def drop(scope: Scope, dropped: Drop) -> bool:
 
 
 def alter(scope: Scope, statement: Altered) -> bool:
-    """Alter a table.
+    """Alter a table; return whether it existed.
 
     A store table itself is changed first, then its definition. A crash in between leaves a definition without the
     table's latest columns; `Scope.find` takes the columns from the table.
-
-    Returns:
-        Whether the table existed.
     """
     there = _find(scope, statement)
     if there is None:
@@ -182,12 +173,9 @@ def _in_words(scope: Scope, before: Definition, statement: Altered, after: Creat
 
 
 def rename(scope: Scope, renamed: AlterRename) -> bool:
-    """Rename a table or view; a store table's files stay where they are.
+    """Rename a table or view, whose files stay where they are; return whether it existed.
 
     The new name is written first: a crash before the old one is removed leaves two names for the same table.
-
-    Returns:
-        Whether the table or view existed.
     """
     there = _find(scope, renamed)
     if there is None:

@@ -154,11 +154,7 @@ class Settings:
         self._given[key] = value
 
     def reset(self, key: str | None) -> tuple[str, ...]:
-        """Reset one setting, or all with None, to the default.
-
-        Returns:
-            The names of the settings that had been set.
-        """
+        """Reset one setting, or all with None, to the default; return the names of those that had been set."""
         if key is not None and not key.startswith(SPARK) and key not in _AS_HERE:
             self._known(key)
         names = tuple(self._given) if key is None else tuple(name for name in (key,) if name in self._given)

@@ -181,10 +181,7 @@ Flink.Parser = FlinkParser
 
 
 def parse(text: str) -> tuple[Statement, ...]:
-    """Parse a text of statements, separated by ``;``, and comments.
-
-    Returns:
-        The statements, in order; empty if there are only comments.
+    """Return the statements of a text, in order, which ``;`` separates; empty if there are only comments.
 
     Raises:
         SqlError: the text is not valid in this dialect, or a statement is not supported; the message has the position

@@ -77,11 +77,7 @@ def is_grouped(select: exp.Select) -> bool:
 
 
 def prepared(select: exp.Select) -> tuple[exp.Select, tuple[str, ...]]:
-    """Return a grouped query with numbered names for its outputs, and with HAVING as the output column `KEPT`.
-
-    Returns:
-        The query, and the names of its outputs.
-    """
+    """Return a grouped query with numbered names for its outputs and HAVING as the output `KEPT`, and these names."""
     made = select.copy()
     outputs = [each.unalias() for each in made.expressions]
     names = tuple(f"_output_{number}" for number in range(len(outputs)))
@@ -264,10 +260,7 @@ def _apart(one: exp.Expr, other: exp.Expr) -> exp.Expr:
 
 
 def _check_joins(tree: exp.Select, parts: Parts) -> bool:
-    """Check the joins of unbounded tables, and return whether one is an outer join.
-
-    Returns:
-        Whether a join of unbounded tables is an outer join, which emits rows when a watermark has passed.
+    """Check the joins of unbounded tables; return whether one is an outer join, whose rows wait for a watermark.
 
     Raises:
         RefusedError: a join would never emit its rows, or its state could not be correct; the message has an

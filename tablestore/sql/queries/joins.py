@@ -54,10 +54,7 @@ def check_kinds(select: exp.Select) -> None:
 
 
 def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
-    """Join the inputs of a SELECT into a single input.
-
-    Returns:
-        The SELECT over the join, and the join as its input.
+    """Join the inputs of a SELECT; return the SELECT over the join, and the join as its input.
 
     Raises:
         RefusedError: this join is not supported; the message has an alternative.

@@ -64,10 +64,7 @@ def side_of(join: exp.Join) -> str:
 
 
 def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
-    """Replace the lookup tables of a SELECT by names of frames, in place.
-
-    Returns:
-        The replaced tables, by the names of their frames.
+    """Replace the lookup tables of a SELECT by names of frames, in place; return the tables by these names.
 
     Raises:
         RefusedError: a lookup table is a view of other than store tables, or the join is neither INNER nor LEFT.

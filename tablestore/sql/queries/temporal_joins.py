@@ -132,10 +132,7 @@ def is_event_time(scope: Scope, table: exp.Table, query: Query) -> bool:
 def version_joined(
     scope: Scope, select: exp.Select, parts: Parts, versions: Mapping[str, Versioned], place: Callable[[], StatePlace]
 ) -> tuple[exp.Select, Parts]:
-    """Join the input of a SELECT, as `take_versions` leaves it, with versions of tables.
-
-    Returns:
-        The SELECT over the join, and the join as its input.
+    """Join the input of a SELECT, as `take_versions` leaves it, with versions; return what ``over_join`` does.
 
     Raises:
         RefusedError: the join is not supported; the message has an alternative.

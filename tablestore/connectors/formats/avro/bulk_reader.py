@@ -92,11 +92,7 @@ class _Cursors:
 
 
 def read(payloads: pa.Array, field: pa.Field) -> tuple[pa.Array, np.ndarray]:
-    """Decode payloads (large_binary, none NULL or empty) as values of a field, without the doubtful ones.
-
-    Returns:
-        The values, and the position of each value's payload.
-    """
+    """Decode payloads (large_binary, none NULL or empty), without doubtful ones, to values and their positions."""
     bounds, data = bounds_and_bytes(payloads)
     size = int(bounds[-1] - bounds[0])
     padded = np.zeros(size + _PAD, np.uint8)

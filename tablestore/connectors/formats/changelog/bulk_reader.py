@@ -56,11 +56,7 @@ class ChangelogBulkReader:
         self._fields = self._reader(spec.fields) if len(spec.fields) else None
 
     def read(self, texts: pa.Array) -> Iterator[BulkRows]:
-        """Decode messages (large_string, without NULL) and leave out the doubtful ones.
-
-        Yields:
-            The decoded rows, in the order of messages and of the changes in each.
-        """
+        """Yield the rows of messages (large_string, without NULL), in order, and leave out the doubtful ones."""
         good = pc.starts_with(texts, "{").to_numpy(zero_copy_only=False) & ~doubtful(texts)
         good[good] = self._valid(texts.filter(pa.array(good)))
         here = np.flatnonzero(good)

@@ -55,11 +55,7 @@ class JsonBulkReader:
         self._strict = [i for i, field in enumerate(schema) if forbids_nulls(field.type)]
 
     def read(self, texts: pa.Array) -> Iterator[BulkRows]:
-        """Decode payloads (large_string, without NULL) and leave out the doubtful ones.
-
-        Yields:
-            The decoded rows, in payload order within each part.
-        """
+        """Yield the rows of payloads (large_string, without NULL), in order within each part, without doubtful ones."""
         objects = pc.starts_with(texts, "{").to_numpy(zero_copy_only=False)
         yield from self._read(texts, np.flatnonzero(objects & ~doubtful(texts)))
 

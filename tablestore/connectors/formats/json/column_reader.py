@@ -52,14 +52,11 @@ class ColumnReader:
             self.structure = f"DECIMAL({self._kind.precision},{self._kind.scale})"
 
     def read(self, found: pa.Array, records: pa.RecordBatch) -> Cast:
-        """Return the decoded column.
+        """Return the decoded column, and a mask of the rows that were decoded (None if all were).
 
         Args:
             found: the column that ``from_json_strict`` returned.
             records: the payloads, in column ``v``.
-
-        Returns:
-            The column, and a mask of the rows that were decoded (None if all were).
 
         Raises:
             DoubtError: some value of a nested column could not be decoded.
