@@ -250,7 +250,7 @@ class _Sink:
         begin_task()
         context = TaskContext.get()
         task = context.partitionId() if context else 0
-        shaped = prepare_batches(batches, self.stager.spec, task, preimages=self.stager.rule.takes_preimages)
+        shaped = prepare_batches(batches, self.stager.spec, task, self.stager.rule)
         stager = self.stager
         if stager.tap is not None and context and int(context.getLocalProperty(_BATCH) or 0) > 0:
             # Spark does not pass the rows of a micro-batch again when its task has failed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -55,17 +55,16 @@ def value_of(text: str, data_type: pa.DataType, what: str) -> pa.Scalar:
 
 
 def filled(
-    columns: Mapping[str, pa.Array], defaults: Mapping[str, pa.Scalar], *, deletes: bool = False
+    columns: Mapping[str, pa.Array], defaults: Mapping[str, pa.Scalar], *, in_deletes: Collection[str] = ()
 ) -> dict[str, pa.Array]:
     """Return columns with their defaults in place of NULL.
 
-    ``_kind`` is among the columns unless every row is new. With ``deletes``, also fill deletes, which take back the
-    values of their rows.
+    ``_kind`` is among the columns unless every row is new. In deletes, only the columns of ``in_deletes`` are filled.
     """
     done = dict(columns)
     for name, default in defaults.items():
         lacking = columns[name].is_null()
-        if KIND in columns and not deletes:
+        if KIND in columns and name not in in_deletes:
             lacking = pc.and_(lacking, pc.not_equal(columns[KIND], int(RowKind.DELETE)))
         done[name] = pc.if_else(lacking, default, columns[name])
     return done

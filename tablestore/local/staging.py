@@ -37,7 +37,7 @@ def stage_rows(rows: Batches, stager: Stager) -> list[StagedFile]:
     """
     spec = stager.spec
     if spec.has_key:
-        return stage_changes(prepare_batches(rows(), spec, task=0, preimages=stager.rule.takes_preimages), stager)
+        return stage_changes(prepare_batches(rows(), spec, 0, stager.rule), stager)
     threads = cores()
     if threads == 1 or (rows.num_rows <= _FEW_ROWS and rows.nbytes <= _FEW_BYTES):
         return stage_in_one(prepare_batches(rows(), spec, task=0), stager)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ _TASK_SHIFT = 33
 
 
 def prepare_batches(
-    batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int, *, preimages: bool = False
+    batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int, rule: MergeRule = LAST_ROW
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows with the table's columns and, for a key table, ``_kind`` and ``_seq``.
 
@@ -46,13 +46,18 @@ def prepare_batches(
             marks = marks_in(batch.schema.names, spec)
             if marks is not None:
                 columns[KIND] = _kinds(batch.column(names[marks.column.lower()]), marks)
-                if not preimages:
+                if not rule.takes_preimages:
                     keep = pc.not_equal(columns[KIND], int(RowKind.UPDATE_BEFORE))
         row += batch.num_rows
         if spec.defaults:
-            columns = filled(columns, spec.defaults, deletes=preimages)
+            columns = filled(columns, spec.defaults, in_deletes=filled_in_deletes(spec, rule))
         shaped = pa.RecordBatch.from_pydict(columns)
         yield conform(shaped if keep is None else shaped.filter(keep), target)
+
+
+def filled_in_deletes(spec: TableSpec, rule: MergeRule) -> Collection[str]:
+    """Return the columns that have their default in deletes too: those that a delete takes back or is ordered by."""
+    return spec.defaults.keys() if rule.takes_preimages else rule.buries
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,14 @@ def stage_frame(frame: DataFrame, stager: Stager) -> list[StagedFile]:
         InvalidInputError: the columns are not the table's, or rows were rejected; the staged files are removed.
         UnavailableError: the file system failed; the staged files are removed.
     """
-    spec, preimages = stager.spec, stager.rule.takes_preimages
+    spec, rule = stager.spec, stager.rule
     if frame.isLocal():
         check_columns(frame.schema, spec)
-        batches = arrow_input.prepare_batches(
-            iter(rows_in_arrow(frame).to_batches()), spec, task=0, preimages=preimages
-        )
+        batches = arrow_input.prepare_batches(iter(rows_in_arrow(frame).to_batches()), spec, 0, rule)
         return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
     if not spec.has_key:
         return run_staging(prepare_rows(frame, spec), stager)
-    return run_staging(prepare_changes(frame, spec, stager.buckets, preimages=preimages), stager)
+    return run_staging(prepare_changes(frame, spec, stager.buckets, rule), stager)
 
 
 @full_disks_named()
@@ -81,27 +79,28 @@ def prepare_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
     return frame.select(*table_columns(frame.schema, spec))
 
 
-def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages: bool = False) -> DataFrame:
+def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, rule: MergeRule = LAST_ROW) -> DataFrame:
     """Return the changes of a key table; a bucket's changes are all in one Spark partition.
 
     Columns: the table's, ``_kind`` (byte) if the frame has ``_change_type``, and ``_seq`` (long; the order of the
     frame's rows). Each further column would take Spark time for each row: it makes rows into Arrow value by value.
-    Preimages are left out unless the merge engine retracts them (``preimages``): the postimage that follows a preimage
-    replaces its row anyway.
+    Preimages are left out unless the merge engine retracts them: the postimage that follows a preimage replaces its row
+    anyway.
     """
     given = check_columns(frame.schema, spec)
     change_type = given[CHANGE_TYPE].name if CHANGE_TYPE in given else None
     marks = arrow_input.marks_in(frame.columns, spec)
-    if marks is not None and not preimages and marks.before is RowKind.UPDATE_BEFORE:
+    if marks is not None and not rule.takes_preimages and marks.before is RowKind.UPDATE_BEFORE:
         before = marks.names[RowKind.UPDATE_BEFORE]
         frame = frame.where(~F.col(backquoted(given[marks.column.lower()].name)).eqNullSafe(before))
     found = [given.get(field.name.lower()) for field in spec.schema.fields]
     if [f and (f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in spec.schema.fields]:
         columns = table_columns(frame.schema, spec, fills=False)
         frame = frame.select(*columns, *([F.col(change_type)] if change_type else []))
+    in_deletes = arrow_input.filled_in_deletes(spec, rule)
     # SQL expressions, because each call on a Column object makes several round trips to Spark's JVM.
     shaped = frame.selectExpr(
-        *(_filled(field, spec, None if preimages else marks) for field in spec.schema.fields),
+        *(_filled(field, spec, None if field.name in in_deletes else marks) for field in spec.schema.fields),
         *([f"{_kind_of(marks)} AS {KIND}"] if marks is not None else []),
         f"monotonically_increasing_id() AS {SEQ}",
     )

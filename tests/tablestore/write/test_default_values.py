@@ -65,6 +65,18 @@ def test_deletes_have_none(spark: SparkSession, tmp_path: Path, way: str) -> Non
     assert sorted(map(tuple, changes)) == [("delete", 1, None, "a"), ("update_postimage", 2, 7, "it's")]
 
 
+@pytest.mark.parametrize("way", ["delete", *WAYS])
+def test_a_delete_has_the_default_of_its_sequence(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    table = made(spark, tmp_path, **{"sequence.field": "v"})
+    table.write(spark.createDataFrame(ROWS, COLUMNS))
+    if way == "delete":
+        table.delete(spark.createDataFrame([(1, None), (2, None)], "k int, v int"))
+    else:
+        kinds = [(1, None, "a", "delete"), (2, None, None, "delete")]
+        WAYS[way](table, spark.createDataFrame(kinds, f"{COLUMNS}, _change_type string"))
+    assert rows(table) == [FILLED[2]], "7 is at least the sequence of both rows"
+
+
 @pytest.mark.parametrize("way", ["rows", "job"])
 def test_what_was_added_is_taken_back(spark: SparkSession, tmp_path: Path, way: str) -> None:
     table = made(spark, tmp_path, **{"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"})
