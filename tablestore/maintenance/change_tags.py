@@ -71,7 +71,7 @@ def make_tag(table: TableContext, name: str, point: Point | None, retained: time
 def _milliseconds(retained: timedelta | str) -> int:
     if isinstance(retained, timedelta):
         retained = f"{retained // timedelta(milliseconds=1)} ms"
-    return OptionSpec("retained", duration(1)).parse(retained)
+    return OptionSpec("retained", duration(1)).parse(str(retained))
 
 
 def _put(table: TableContext, tag: Tag, hold: str) -> None:

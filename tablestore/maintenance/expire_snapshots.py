@@ -127,7 +127,7 @@ def rules_of(
     return (Rule(latest_ms if before == now_ms else before, keep_last or 1, latest_ms),)
 
 
-def before_ms(age: Age, now_ms: int, what: str) -> int:
+def before_ms(age: object, now_ms: int, what: str) -> int:
     """Convert an age to a point in time, in milliseconds since the epoch.
 
     Raises:
@@ -140,12 +140,13 @@ def before_ms(age: Age, now_ms: int, what: str) -> int:
         return now_ms - int(age.total_seconds() * 1000)
     if isinstance(age, datetime):
         return timestamp_millis(age)
+    text = age.strip() if isinstance(age, str) else ""
     try:
-        return now_ms - duration(0).parse(age.strip())
+        return now_ms - duration(0).parse(text)
     except ValueError:
         pass
     try:
-        return timestamp_millis(datetime.fromisoformat(age))
+        return timestamp_millis(datetime.fromisoformat(text))
     except ValueError:
         msg = f"{what}={age!r}: expected a timedelta, a datetime, or text such as '7 d' or '2026-01-31T12:00:00Z'."
         raise InvalidInputError(msg) from None

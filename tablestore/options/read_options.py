@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from operator import index
 from typing import Final, SupportsIndex
@@ -35,13 +35,19 @@ class ScanMode(StrEnum):
 
 
 def _millis(moment: datetime) -> int:
-    return int(moment.astimezone().timestamp() * 1000)
+    if moment.tzinfo is None:
+        try:
+            moment = moment.astimezone()
+        except (OverflowError, ValueError):  # It begins the year 1 or ends 9999: Python has no such time in UTC.
+            moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _TIME: Final = OptionType(
     "time",
     "ISO-8601 text or milliseconds since the epoch",
-    lambda text: int(text) if text.isdigit() else _millis(datetime.fromisoformat(text)),
+    lambda text: int(text) if text.removeprefix("-").isdigit() else _millis(datetime.fromisoformat(text)),
 )
 _SCHEMA: Final = choice((NEWEST, OWN))
 _NAMES: Final = OptionType("columns", "names of columns", lambda text: tuple(text.split("\x1f")), "\x1f".join)

@@ -49,7 +49,7 @@ def _moment(scope: Scope, procedure: str, text: str) -> datetime:
         msg = f"CALL {procedure}: argument 'older_than': expected a time such as '2024-01-31 12:00:00', got '{text}'."
         raise InvalidInputError(msg) from None
     zone = scope.settings.get(ZONE)
-    return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone)) if zone else moment.astimezone()
+    return moment.replace(tzinfo=ZoneInfo(zone)) if zone and not moment.tzinfo else moment
 
 
 def _at(millis: int) -> datetime:
