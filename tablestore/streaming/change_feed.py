@@ -76,7 +76,7 @@ class Feed:
             return max(oldest - 1, 0)
         if mode in (ScanMode.FROM_SNAPSHOT, ScanMode.FROM_SNAPSHOT_FULL):
             wanted, with_rows = snapshot or 0, mode is ScanMode.FROM_SNAPSHOT_FULL
-            last = newest if with_rows else newest + 1
+            last = self.newest_rows() if with_rows else files.latest() + 1
             if not oldest <= wanted <= last:
                 msg = (
                     f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
@@ -94,6 +94,13 @@ class Feed:
             raise DataLostError(self._gone("that time", snapshots[-1].id))
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
         return max(min(younger) - 1, 0) if younger else newest
+
+    def newest_rows(self) -> int:
+        """Return the newest snapshot whose rows readers of the log may see; it may be a compaction not in the log."""
+        snapshot, newest = self._table.newest_visible(), self._table.files.latest()
+        while snapshot < newest and not self.rows(snapshot + 1):
+            snapshot += 1
+        return snapshot
 
     def position(self, snapshot: int) -> Position:
         """Return the position of a reader that has read up to a snapshot."""

@@ -190,6 +190,8 @@ class EventualStream(SnapshotStream):
 
     def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
         entry = self._table.index.get(snapshot)
+        if entry is None and self._table.newest_visible() < snapshot <= self._feed.newest_rows():
+            entry = self._table.index.latest()
         if entry is None:
             msg = (
                 f"table {self._table.path!r}: snapshot {snapshot} has no entry in the log index, so the offsets "

@@ -331,3 +331,24 @@ def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     assert [key for key, _ in found] == in_order
     newest = list(read_tail(table.log.settings, 0, 0, len(sent), newest=True))
     assert (sum(batch.num_rows for batch in newest) == len(last)) is (held > len(sent))
+
+
+def test_a_stream_begins_after_a_compaction_that_is_the_newest_snapshot(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    """Its entry in the index comes with the next write; the log ends where it does for the snapshot before."""
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    table.write(frame(spark, [(1, "a"), (2, "a")]))
+    table.compact()
+    newest = table.snapshots(1)[0].id
+    assert TableContext.open(table.path).index.get(newest) is None
+    table.tags.create("compacted", newest)
+    modes: tuple[dict[str, Any], ...] = (
+        {"scan_mode": "from-snapshot", "snapshot": newest + 1},
+        {"scan_mode": "from-tag", "tag": "compacted"},
+    )
+    streams = [lambda mode=mode: table.read_stream(**mode) for mode in modes]
+    auditors = [Auditor(tmp_path / f"c{number}", stream) for number, stream in enumerate(streams)]
+    assert [auditor.follow() for auditor in auditors] == [[], []]
+    table.write(frame(spark, [(3, "b")]))
+    assert [auditor.follow() for auditor in auditors] == [[[(3, "b", "insert")]]] * 2

@@ -19,11 +19,12 @@ from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.table_definition import TableDefinition
+from tablestore.maintenance.compact import compact
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import BEFORE_FULL, SnapshotStream, feed_schema
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
-from tests.harness.local_writes import SCHEMA, make_table, write
+from tests.harness.local_writes import SCHEMA, make_table, run_here, write
 from tests.harness.spark_tables import delete_records
 
 PARTITIONS = 2
@@ -117,6 +118,24 @@ def test_from_snapshot_begins_with_its_changes(source: Source) -> None:
     assert snapshots(source.batches(source.stream(scan_mode="from-snapshot", snapshot=2))) == [[2, 3]]
     with pytest.raises(NotFoundError, match="from snapshot 0 to 4"):
         source.stream(scan_mode="from-snapshot", snapshot=9).initialOffset()
+
+
+def test_from_the_newest_snapshot_which_no_writer_has_published_yet(source: Source) -> None:
+    """A compaction gets into the log with the next write. What follows it, or its rows, can be asked for before."""
+    assert compact(source.table, run_here) is not None
+    following = source.stream(scan_mode="from-snapshot", snapshot=5)
+    start = following.initialOffset()
+    whole = source.stream(scan_mode="from-snapshot-full", snapshot=4)
+    assert [row[:3] for batch in source.batches(whole) for row in batch] == [(4, n, "insert") for n in range(2, 8)]
+    assert following.latestOffset(start, ALL) == start
+    write(Writer(source.table, None), [(9, "z")])
+    assert source.table.files.latest() == 5
+    if source.publisher is not None:
+        with pytest.raises(NotFoundError, match="from snapshot 0 to 4"):
+            source.stream(scan_mode="from-snapshot-full", snapshot=5).initialOffset()
+        assert following.latestOffset(start, ALL) == start, "not published"
+        recover(source.table, source.publisher)
+    assert [row[:3] for batch in source.batches(following) for row in batch] == [(5, 9, "update_postimage")]
 
 
 def test_from_timestamp_begins_with_the_first_snapshot_that_is_not_older(source: Source) -> None:
