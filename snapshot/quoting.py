@@ -15,7 +15,11 @@ def is_unicode(text: str) -> bool:
 
 
 def check_text(text: str, what: str) -> None:
-    """Check that a path, a name or an SQL text is Unicode, which a Python string need not be."""
+    """Check that a path, a name or an SQL text is Unicode, which a Python string need not be.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
     if not is_unicode(text):
         msg = (
             f"{what}: expected text that UTF-8 can hold, got half of a surrogate pair in {text!a:.200}. Choose a name "

@@ -10,9 +10,12 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 
 
 def check_folder(root: str) -> None:
-    """Check that delta-rs reads the path of a table as it is.
+    """Check the path of a table.
 
     delta-rs reads ``a%20b`` as ``a b``, where another table may be, and a backslash as a slash.
+
+    Raises:
+        InvalidInputError: delta-rs would read another path.
     """
     found = _MISREAD.search(root)
     if found is not None:

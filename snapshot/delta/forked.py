@@ -20,6 +20,9 @@ def check_process() -> None:
 
     The threads of delta-rs and of the Kafka client are not in it, locks may be held forever, and what a handle knows
     of its own commits is known to both: each would take the other's commits for its own.
+
+    Raises:
+        InvalidInputError: this is such a process.
     """
     if not _users:
         _users.add(os.getpid())

@@ -10,7 +10,11 @@ from snapshot.python_values import printable
 
 
 def refuse_repeated_keys(batch: pa.RecordBatch) -> None:
-    """Check that no map in a batch, at any depth, has a key twice."""
+    """Check that no map in a batch, at any depth, has a key twice.
+
+    Raises:
+        InvalidInputError: one has.
+    """
     for field, values in zip(batch.schema, batch.columns, strict=True):
         if _has_map(field.type) and _repeats(values):
             msg = f"column {field.name!r}: a map has a key twice; expected each key once. Leave one of the entries out."

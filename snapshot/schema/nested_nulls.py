@@ -12,7 +12,11 @@ from snapshot.errors import InvalidInputError
 
 
 def refuse_nested_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Check that no NOT NULL field, element or map value within a column is NULL, unless the value around it is."""
+    """Check that no NOT NULL field, element or map value within a column is NULL, unless the value around it is.
+
+    Raises:
+        InvalidInputError: one is.
+    """
     for field in schema:
         if has_required(field.type):
             refuse_nulls_within(batch.column(field.name), field.type, field.name)

@@ -190,7 +190,11 @@ def check_bucket_key(schema: StructType, names: Sequence[str]) -> None:
 
 
 def check_blob_fields(schema: StructType, names: Sequence[str]) -> None:
-    """Check that columns exist and have binary values: BINARY, or an array or a map of it."""
+    """Check that columns exist and have binary values: BINARY, or an array or a map of it.
+
+    Raises:
+        InvalidInputError: one does not.
+    """
     _check_columns(schema, f"option '{BLOB_FIELD}'", names, (DataType,))
     for name in names:
         data_type = schema[name].dataType

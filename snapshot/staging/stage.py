@@ -107,7 +107,11 @@ class StagesRows(Protocol):
 
 
 def refuse_rejected(kinds: pa.Array) -> None:
-    """Check that no row carries a reason why it must not be written."""
+    """Check that no row carries a reason why it must not be written.
+
+    Raises:
+        InvalidInputError: a row does.
+    """
     lowest = pc.min(kinds).as_py()
     if lowest is not None and lowest < 0:
         count = pc.sum(pc.equal(kinds, lowest)).as_py()
@@ -115,7 +119,11 @@ def refuse_rejected(kinds: pa.Array) -> None:
 
 
 def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
-    """Check that a NOT NULL column has no NULL, by a mask of the rows that are NULL."""
+    """Check that a NOT NULL column has no NULL, by a mask of the rows that are NULL.
+
+    Raises:
+        InvalidInputError: it has.
+    """
     count = pc.sum(nulls).as_py() or 0
     if count:
         what = "primary key column" if name in spec.primary_key else "NOT NULL column"
@@ -124,7 +132,11 @@ def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
 
 
 def refuse_broken_text(batch: pa.RecordBatch) -> None:
-    """Check that strings are valid UTF-8: readers and the log need that, and neither Arrow nor Spark checks it."""
+    """Check that strings are valid UTF-8: readers and the log need that, and neither Arrow nor Spark checks it.
+
+    Raises:
+        InvalidInputError: one is not.
+    """
     for field, values in zip(batch.schema, batch.columns, strict=True):
         if not _has_text(field.type):
             continue
@@ -149,6 +161,9 @@ def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array |
 
     Delta stores a partition value as text, in which the empty string means NULL, and readers accept only dates of the
     years 1 to 9999. ``wanted`` is a mask of the rows to be stored; None for all.
+
+    Raises:
+        InvalidInputError: Delta cannot store a value.
     """
     for name in spec.partition_by:
         values = batch.column(batch.schema.get_field_index(name))

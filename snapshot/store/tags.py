@@ -187,7 +187,11 @@ class Tags:
 
 
 def check_name(name: str, what: str) -> None:
-    """Check that a name is a valid file name and cannot be mistaken for a snapshot id or a timestamp."""
+    """Check that a name is a valid file name and cannot be mistaken for a snapshot id or a timestamp.
+
+    Raises:
+        InvalidInputError: the name is not valid.
+    """
     if not _NAME.fullmatch(name):
         msg = (
             f"{what} {name!r}: expected a letter or '_', then up to 127 letters, digits, '.', '_' or '-'. "

@@ -196,7 +196,11 @@ def named_columns(on: Any, spec: TableSpec, source: Sequence[str]) -> list[tuple
 
 
 def check_sets_all(clause: Clause, spec: TableSpec, source: Sequence[str]) -> None:
-    """Check that the source has all columns of the table, for a clause that names none."""
+    """Check that the source has all columns of the table, for a clause that names none.
+
+    Raises:
+        InvalidInputError: it lacks some.
+    """
     given = {name.lower() for name in source}
     if missing := [name for name in spec.arrow.names if name.lower() not in given]:
         msg = (

@@ -189,7 +189,11 @@ class MergeOptions(Group):
         return super().to_properties() | dict(self.fields)
 
     def check_key(self, primary_key: Sequence[str]) -> None:
-        """Check that a table with merge options has a primary key."""
+        """Check that a table with merge options has a primary key.
+
+        Raises:
+            InvalidInputError: it has no primary key.
+        """
         given = [name for name in self.to_properties() if not is_default(name)]
         if given and not primary_key:
             msg = (

@@ -213,7 +213,11 @@ def without_effect(name: str) -> str:
 
 
 def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
-    """Raise the error that says what to use instead of an option; ``table`` is the path of the table, if it exists."""
+    """Raise the error that says what to use instead of an option; ``table`` is the path of the table, if it exists.
+
+    Raises:
+        InvalidInputError: always.
+    """
     start = f"table {table!r}: unknown option '{name}'" if table else f"unknown option '{name}'"
     hint = _instead(name, known)
     if not hint:

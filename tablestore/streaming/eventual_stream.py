@@ -47,7 +47,11 @@ def uncommitted(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_uncommitted(options: ReadOptions) -> None:
-    """Check that no option refers to snapshots, which a log that shows uncommitted changes does not keep apart."""
+    """Check that no option refers to snapshots, which a log that shows uncommitted changes does not keep apart.
+
+    Raises:
+        InvalidInputError: an option does.
+    """
     given = {
         "maxSnapshotsPerTrigger": (options.snapshots_max, "Use 'maxRowsPerTrigger' (max_rows of read_stream)"),
         "until": (options.until, "Leave it out"),

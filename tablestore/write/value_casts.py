@@ -50,7 +50,11 @@ def cast_array(array: pa.Array | pa.ChunkedArray, to: pa.DataType, name: str) ->
 
 
 def check_cast(given: pa.DataType, to: pa.DataType, name: str) -> None:
-    """Check that a column's type fits, whatever its values are."""
+    """Check that a column's type fits, whatever its values are.
+
+    Raises:
+        InvalidInputError: it does not.
+    """
     if not can_cast(given, to):
         msg = f"column {name!r}: expected {to}, got {given}; {_advice(given, to)}."
         raise InvalidInputError(msg)

@@ -388,7 +388,11 @@ def _refuse_secrets(made: CreateTable) -> None:
 
 
 def check_sink(made: CreateTable) -> None:
-    """Check that a connector table can be written to; a store table always passes."""
+    """Check that a connector table can be written to; a store table always passes.
+
+    Raises:
+        InvalidInputError: it cannot be written to.
+    """
     connector = connector_of(made)
     if connector is None:
         return

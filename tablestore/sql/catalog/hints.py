@@ -220,7 +220,11 @@ def read_by(scope: Scope, table: exp.Table, options: Options) -> None:
 
 
 def check_hints_allowed(scope: Scope) -> None:
-    """Check that hints are not switched off."""
+    """Check that hints are not switched off.
+
+    Raises:
+        InvalidInputError: they are.
+    """
     if scope.settings.get(HINTS) != "true":
         msg = f"hint OPTIONS is allowed only while setting '{HINTS}' is 'true'. SET it, or remove the hint."
         raise InvalidInputError(msg)
@@ -478,7 +482,11 @@ def _arguments(definition: Definition, names: tuple[str, ...], mode: str) -> dic
 
 
 def refuse_stored_secrets(query: Query, view: str) -> None:
-    """Check that the hints of a view's query, which is stored, hold no credential."""
+    """Check that the hints of a view's query, which is stored, hold no credential.
+
+    Raises:
+        InvalidInputError: one does.
+    """
     for table in query.tree.find_all(exp.Table):
         for key, value in hints_of(table):
             if is_secret(key, value):

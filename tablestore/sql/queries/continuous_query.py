@@ -142,6 +142,9 @@ def check_replaced(found: Relation, made: CreateTable, key: tuple[int, ...], *, 
         made: the table that it is written to.
         key: positions of the columns that become the table's key.
         takes_back: whether the table takes back, or keeps, the rows that updates replace.
+
+    Raises:
+        InvalidInputError: the table needs them.
     """
     keys = found.keys if found.keys is not None else () if found.key is None else (found.key,)
     strict = connector_of(made) is not None and any(

@@ -43,6 +43,9 @@ def refuse(node: exp.Expr | None, what: str, why: str, word: str = "") -> NoRetu
         what: what is not supported.
         why: the reason, and what to do instead.
         word: the keyword before the part to point at; "" to point at the part itself.
+
+    Raises:
+        RefusedError: always.
     """
     msg = f"{what} is not supported in a continuous query: {why}."
     raise RefusedError(node, msg, word)

@@ -45,7 +45,11 @@ class CsvOptions(FormatOptions):
     scientific: bool = option("write-bigdecimal-in-scientific-notation", BOOLEAN, "true")
 
     def __post_init__(self) -> None:
-        """Check that the options do not exclude each other."""
+        """Check that the options do not exclude each other.
+
+        Raises:
+            InvalidInputError: they do.
+        """
         before, msg = self.option_prefix, ""
         if self.unquoted and self.quote_character is not None:
             msg = (

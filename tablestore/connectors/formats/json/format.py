@@ -58,7 +58,11 @@ class JsonOptions(CommonJsonOptions):
     parser: bool = option("decode.json-parser.enabled", BOOLEAN, "true")
 
     def __post_init__(self) -> None:
-        """Check that the options do not exclude each other."""
+        """Check that the options do not exclude each other.
+
+        Raises:
+            InvalidInputError: they do.
+        """
         if self.fail_on_missing_field and self.ignore_parse_errors:
             before = self.option_prefix
             msg = (
