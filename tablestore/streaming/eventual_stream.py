@@ -194,6 +194,7 @@ class EventualStream(SnapshotStream):
 
     def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
         entry = self._table.index.get(snapshot)
+        # A snapshot without changes, such as a compaction, gets its entry with the next write.
         if entry is None and self._table.newest_visible() < snapshot <= self._feed.newest_rows():
             entry = self._table.index.latest()
         if entry is None:
