@@ -37,8 +37,9 @@ _Column = Any  # an Arrow array or, where the values have no type of their own, 
 
 def is_pandas(data: object) -> bool:
     """Return whether an object is a pandas frame."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(data, pandas.DataFrame)
+    # Another thread may be importing pandas; until it is done, there are no frames.
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
+    return frame is not None and isinstance(data, frame)
 
 
 def read_tabular(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader:

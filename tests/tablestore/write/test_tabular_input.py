@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -376,3 +379,10 @@ def test_a_column_may_have_a_backtick_in_its_name(spark: SparkSession, tmp_path:
     table = TableStore.create(spark, tmp_path / "names", "```` int, v int", primary_key=key)
     table.write(spark.range(3).select(F.col("id").cast("int").alias("`"), F.lit(1).alias("v")))
     assert open_local(table.path).to_arrow().sort_by("`").to_pylist() == [{"`": n, "v": 1} for n in range(3)]
+
+
+def test_rows_are_read_while_another_thread_imports_pandas(tmp_path: Path) -> None:
+    half = "from tablestore.write.tabular_input import is_pandas\nassert not is_pandas([])\nDataFrame = list\n"
+    (tmp_path / "pandas.py").write_text(half)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run([sys.executable, "-c", "import pandas"], env=os.environ | {"PYTHONPATH": path}, check=True)
