@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
@@ -18,6 +19,7 @@ from log_system.kafka.client.cluster import Partition
 from snapshot.errors import InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
+from snapshot.storage import Storage
 from tablestore.connectors.option_names import Connector
 from tablestore.connectors.spark.partition_watermarks import check_partitions, partitions_noted
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
@@ -31,11 +33,11 @@ from tablestore.sql.catalog.binding import (
     partition_values,
 )
 from tablestore.sql.catalog.execute_ddl import create_table, drop
-from tablestore.sql.catalog.hints import hinted
+from tablestore.sql.catalog.hints import hinted, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
-from tablestore.sql.catalog.table_references import definition_of, tables_in
+from tablestore.sql.catalog.table_references import check_there, definition_of, tables_in
 from tablestore.sql.inserted_rows import aligned
 from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import (
@@ -52,10 +54,12 @@ from tablestore.sql.parser.types import of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, check_replaced, plan_into, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
+from tablestore.sql.queries.sources import ends_with_changes
 from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
 InsertOrOverwrite = TypeVar("InsertOrOverwrite", bound=Insert | Overwrite)
+_SPECIAL = re.compile("[^A-Za-z0-9_]")
 _OWN_ERROR = re.compile(rf"{InvalidInputError.__module__}\.{InvalidInputError.__name__}: (.*)", re.DOTALL)
 """The message of an error that Python code in a task of Spark has raised."""
 
@@ -72,21 +76,44 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
         InvalidInputError: the rows do not fit the table; nothing was written.
     """
     into = _into(scope, statement, planned_query)
-    made, columns, planned, table = into.made, into.columns, into.planned, into.table
     if not into.frame.isStreaming:
         # Tasks write at the same time, so rows in the order of the statement are written by one.
         with _own_errors():
-            table.write(into.frame.coalesce(1) if _has_order(statement, made) else into.frame)
+            into.table.write(into.frame.coalesce(1) if _has_order(statement, into.made) else into.frame)
+        return None
+    if into.ends:
+        _run_to_the_end(scope, statement, into)
         return None
     checkpoint = _checkpoint(scope, statement)
     check_partitions(checkpoint, into.read)
+    return _started(scope, statement, into, checkpoint, scope.settings.trigger)
+
+
+def _run_to_the_end(scope: Scope, statement: Insert, into: _Into) -> None:
+    """Write every change of bounded tables; a later run reads them again, so the checkpoint is for this one only."""
+    folder = Storage.at(scope.checkpoints)
+    name = f"{_SPECIAL.sub('_', statement.target)}-{uuid.uuid4().hex[:16]}"
+    try:
+        query = _started(scope, statement, into, folder.child(name).root, {"availableNow": True})
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+    finally:
+        folder.remove_tree(name)
+
+
+def _started(
+    scope: Scope, statement: Insert, into: _Into, checkpoint: str, trigger: Mapping[str, Any]
+) -> StreamingQuery:
+    made, columns, planned = into.made, into.columns, into.planned
     each, enforcers = planned.transform, scope.settings.enforcers
     with allowed(scope.spark, planned.chained):
-        return table.write_stream(
+        return into.table.write_stream(
             into.frame,
             checkpoint=checkpoint,
             output_mode=planned.mode,
-            trigger=scope.settings.trigger,
+            trigger=trigger,
             query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
             transform=each
             and (lambda batch: aligned(Plan(each(batch), changes=planned.changes), made, columns, enforcers)),
@@ -104,7 +131,12 @@ def explained_insert(scope: Scope, statement: Insert) -> Plan:
 
 @dataclass(frozen=True)
 class _Into:
-    """A query that is planned for the table that it writes into, and what it reads with a watermark."""
+    """A query that is planned for the table that it writes into.
+
+    Attributes:
+        read: the topics that it reads with a watermark.
+        ends: whether its streaming frame ends by itself.
+    """
 
     made: CreateTable
     table: ConnectorTable | TableStore
@@ -112,6 +144,7 @@ class _Into:
     planned: Plan
     frame: DataFrame
     read: list[tuple[str, list[Partition]]]
+    ends: bool
 
 
 def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame | None = None) -> _Into:
@@ -120,7 +153,11 @@ def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame |
     written = with_partition(made, statement)
     columns = inserted_columns(made, written)
     table = open_table(scope, name)
-    with partitions_noted() as read:
+    ends = planned_query is None and _ends_with_deletes(scope, made, written.query)
+    with partitions_noted() as read, ExitStack() as planning:
+        if ends:
+            planning.enter_context(scope.without_checkpoint())
+            planning.enter_context(scope.with_every_change())
         found = _planned(scope, written.query) if planned_query is None else planned_query
         if isinstance(found, DataFrame):
             planned = Plan(found)
@@ -131,7 +168,15 @@ def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame |
     if planned.transform is not None:
         # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.
         frame = planned.frame
-    return _Into(made, table, columns, planned, frame, read)
+    return _Into(made, table, columns, planned, frame, read, ends)
+
+
+def _ends_with_deletes(scope: Scope, made: CreateTable, query: Query) -> bool:
+    """Return whether a query ends by itself, and may delete rows that the table had before."""
+    if scope.settings.mode is Mode.BATCH or not (made.primary_key or is_changelog(made)):
+        return False
+    check_there(scope, query)
+    return ends_with_changes(scope, with_hints(scope, query))
 
 
 @contextmanager
@@ -372,4 +417,4 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
         # A table that was dropped and created again lacks the rows written before; its version makes it a new query.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return f"{scope.checkpoints}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
+    return f"{scope.checkpoints}/{_SPECIAL.sub('_', statement.target)}-{name}"

@@ -235,3 +235,28 @@ def test_an_update_of_a_store_table_is_a_delete_before_an_insert(
 
 def _keys(message: dict[str, dict[str, int] | None]) -> set[int]:
     return {row["k"] for row in (message["before"], message["after"]) if row is not None}
+
+
+def test_an_insert_of_bounded_changes_deletes_rows_that_were_there_before(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """As in Flink, in streaming mode; it is complete when it returns, and reads them again when it is run again."""
+    item, key, came, went = "id INT, n BIGINT", "PRIMARY KEY (id) NOT ENFORCED", wire.make(topic()), wire.make(topic())
+    options = {"format": "debezium-json", "scan_bounded_mode": "latest-offset"}
+    catalog.sql(table("came", f"{item}, {key}", came, **options))
+    catalog.sql(
+        f"CREATE TABLE stored ({item}, {key}); INSERT INTO stored VALUES (1, 1), (2, 1), (3, 1); CREATE TABLE went "
+        f"({item}, {key}) WITH ('connector' = 'upsert-kafka', 'topic' = '{went}', 'properties.bootstrap.servers' = "
+        "'...', 'key.format' = 'json', 'value.format' = 'json'); CREATE VIEW of_came AS SELECT * FROM came"
+    )
+    changes = [({"id": 1, "n": 1}, None), ({"id": 2, "n": 1}, {"id": 2, "n": 2}), (None, {"id": 4, "n": 2})]
+    wire.send(came, [Record(json.dumps(message_of("debezium-json", *change)).encode()) for change in changes])
+    for text in ("INSERT INTO stored SELECT * FROM of_came", "INSERT INTO went SELECT id, n FROM came WHERE id <> 4"):
+        assert catalog.sql(text).queries == ()
+    assert rows(catalog, "SELECT * FROM stored") == [(2, 2), (3, 1), (4, 2)]
+    assert sorted(wire.pairs(went)) == [(b'{"id":1}', None), (b'{"id":2}', b'{"id":2,"n":2}')]
+    catalog.sql("INSERT INTO stored VALUES (1, 3); INSERT INTO stored SELECT * FROM came")
+    assert rows(catalog, "SELECT * FROM stored") == [(2, 2), (3, 1), (4, 2)]
+    assert not list((Path(catalog._scope.checkpoints)).glob("stored-*"))
+    with pytest.raises(InvalidInputError, match=r"INTERSECT is not supported in a continuous query: .* 'batch'"):
+        catalog.sql("INSERT INTO stored SELECT * FROM came INTERSECT SELECT * FROM came")

@@ -73,6 +73,7 @@ class Scope:
         self._temporary: dict[str, Definition] = {}
         self._hinted: dict[str, Definition] = {}
         self.kept_partitions: KeptPartitions | None = None
+        self.reads_every_change = False
         self._is_momentary = False
         self._session_states: str | None = None
         self._before: dict[str, str | None] = {}
@@ -109,11 +110,20 @@ class Scope:
     @contextmanager
     def without_checkpoint(self) -> Iterator[None]:
         """While a query is planned that will not be resumed, keep its state in a folder that is removed at exit."""
-        self._is_momentary = True
+        before, self._is_momentary = self._is_momentary, True
         try:
             yield
         finally:
-            self._is_momentary = False
+            self._is_momentary = before
+
+    @contextmanager
+    def with_every_change(self) -> Iterator[None]:
+        """While a query is planned, read bounded topics as streams, which have every change and end with the topic."""
+        self.reads_every_change = True
+        try:
+            yield
+        finally:
+            self.reads_every_change = False
 
     @property
     def spark(self) -> SparkSession:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,25 +20,48 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import GeneratedTable, timed_rows, with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 from tablestore.sql.queries.batch_query import DEPTH_MAX, batch_table, open_table, within_view
 from tablestore.sql.queries.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
 from tablestore.sql.queries.unsupported import is_momentary
 from tablestore.table.store import TableStore
 
 
-def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
-    """Return whether a table is unbounded, or a view reads an unbounded table."""
-    if is_inside(scope, name):
-        return is_change_table(scope, name)
-    made = scope.definition(name).made
-    if isinstance(made, CreateTable):
-        return _goes_on(made)
+def is_endless(scope: Scope, name: str) -> bool:
+    """Return whether a table is read as a stream, or a view reads such a table."""
+    return any(
+        is_change_table(scope, each) if is_inside(scope, each) else _goes_on(scope, _table(scope, each))
+        for each in _tables_of(scope, name)
+    )
+
+
+def ends_with_changes(scope: Scope, query: Query) -> bool:
+    """Return whether all tables of a query are bounded, and one has messages that may delete rows it never had."""
+    names = [each for name in tables_in(query) for each in _tables_of(scope, name)]
+    tables = [_table(scope, name) for name in names if not is_inside(scope, name)]
+    if any(is_change_table(scope, name) for name in names) or any(_goes_on(scope, each) for each in tables):
+        return False
+    return any(map(is_changelog, tables))
+
+
+def _tables_of(scope: Scope, name: str, depth: int = 0) -> Iterator[str]:
+    """Yield the name of a table, or those of the tables that a view reads."""
+    made = None if is_inside(scope, name) else scope.definition(name).made
+    if not isinstance(made, CreateView):
+        yield name
+        return
     with within_view(made):
         check_there(scope, made.query)
         # Planning reports a view that reads itself; here the depth only ends the recursion.
-        names = tables_in(with_hints(scope, made.query))
-    return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in names)
+        names = tables_in(with_hints(scope, made.query)) if depth < DEPTH_MAX else ()
+    for each in names:
+        yield from _tables_of(scope, each, depth + 1)
+
+
+def _table(scope: Scope, name: str) -> CreateTable:
+    made = scope.definition(name).made
+    assert isinstance(made, CreateTable), "views have been replaced by their tables"
+    return made
 
 
 def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
@@ -46,7 +69,7 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
 
     If ``timed``, it has the watermark of its definition.
     """
-    if not _goes_on(made):
+    if not _goes_on(scope, made):
         return of_rows(batch_table(scope, made.name, 0))
     table = open_table(scope, made.name)
     if isinstance(table, GeneratedTable):
@@ -147,10 +170,11 @@ def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
     return replace(found, momentary=momentary)
 
 
-def _goes_on(made: CreateTable) -> bool:
+def _goes_on(scope: Scope, made: CreateTable) -> bool:
     connector = connector_of(made)
     if connector is None:
         return dict(made.options).get(BOUNDED) != "true"
     if connector is Connector.DATAGEN:
         return generated(made).rows is None
-    return str(dict(made.options).get("scan.bounded.mode", "unbounded")).lower() == "unbounded"
+    is_bounded = str(dict(made.options).get("scan.bounded.mode", "unbounded")).lower() != "unbounded"
+    return scope.reads_every_change or not is_bounded
