@@ -162,7 +162,9 @@ def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame |
         if isinstance(found, DataFrame):
             planned = Plan(found)
         else:
-            preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
+            preimages = False
+            if not found.grows and isinstance(table, TableStore):
+                preimages = needs_preimages(table, made.name, every=found.every is not None)
             planned = planned_into(found, made, columns, preimages=preimages)
     frame = aligned(planned, made, columns, scope.settings.enforcers)
     if planned.transform is not None:
@@ -325,22 +327,28 @@ def inserted_columns(made: CreateTable, statement: Insert | Overwrite) -> Column
     return tuple(there[name] for name in statement.columns)
 
 
-def needs_preimages(table: TableStore, name: str) -> bool:
-    """Return whether a table merges the rows of a key, so that it needs those that updates replace, to take them back.
+def needs_preimages(table: TableStore, name: str, *, every: bool = False) -> bool:
+    """Return whether a table merges the rows of a key, so that it needs the rows that updates replace, too.
+
+    Args:
+        table: the table.
+        name: its name.
+        every: whether the query has every change of a key, and not only the last one of a micro-batch.
 
     Raises:
         InvalidInputError: the table adds rows up and cannot take them back, or it keeps the first row of each key.
     """
-    if table.options.merge.engine is Engine.FIRST_ROW:
+    merge = table.options.merge
+    if merge.engine is Engine.FIRST_ROW and not (every and merge.ignore_delete):
         msg = (
             f"Table sink '{name}' doesn't support consuming update changes, which this query makes: the table keeps "
             "the first row of each key, and of several rows of a key in a micro-batch the query has the last one. Read "
-            f"a table whose rows are only added, or create '{name}' without 'merge-engine' and choose the first row: "
-            f"{ONE_ROW}."
+            "a table whose rows are only added, or, with 'ignore-delete' = 'true', one of a changelog format with a "
+            f"PRIMARY KEY, or create '{name}' without 'merge-engine' and choose the first row: {ONE_ROW}."
         )
         raise InvalidInputError(msg)
-    rule = merge_rule(table.options.merge, arrow_schema(table.schema), table.primary_key, table.partition_by)
-    if rule.takes_preimages and not rule.why_refused:
+    rule = merge_rule(merge, arrow_schema(table.schema), table.primary_key, table.partition_by)
+    if merge.engine is Engine.FIRST_ROW or (rule.takes_preimages and not rule.why_refused):
         return True
     if rule.adds_up and not rule.drops:
         why = rule.why_refused or f"a delete removes the row of its key ({AGGREGATION_REMOVE})"

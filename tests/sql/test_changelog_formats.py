@@ -145,13 +145,20 @@ def test_what_changes_add_up_to_does_not_depend_on_the_micro_batch(
             "'merge-engine' = 'aggregation', 'fields.all_n.aggregate-function' = 'collect', "
             "'fields.n.aggregate-function' = 'sum', 'fields.m.aggregate-function' = 'merge_map'); "
             f"CREATE TABLE large{size} (id INT, n BIGINT, {key}) WITH ('merge-engine' = 'aggregation', "
-            "'fields.n.aggregate-function' = 'sum')"
+            "'fields.n.aggregate-function' = 'sum'); "
+            f"CREATE TABLE firsts{size} (id INT, n BIGINT, {key}) WITH ('merge-engine' = 'first-row', "
+            "'ignore-delete' = 'true'); "
+            f"CREATE TABLE strict{size} (id INT, n BIGINT, {key}) WITH ('merge-engine' = 'first-row')"
         )
         finish(catalog, f"INSERT INTO sums{size} SELECT id, ARRAY[n], n, MAP[CAST(n AS STRING), n] FROM c{size}")
         finish(catalog, f"INSERT INTO large{size} SELECT id, x FROM (SELECT id, n AS x FROM c{size}) AS q WHERE x > 2")
         found = [(key, sorted(values), *rest) for key, values, *rest in rows(catalog, f"SELECT * FROM sums{size}")]
         assert found == [(1, [3, 4, 5], 12, {"3": 3, "4": 4, "5": 5}), (2, [7], 7, {"7": 7})], size
         assert rows(catalog, f"SELECT * FROM large{size}") == [(1, 12), (2, 7)], size
+        finish(catalog, f"INSERT INTO firsts{size} SELECT id, n FROM c{size}")
+        assert rows(catalog, f"SELECT * FROM firsts{size}") == [(1, 1), (2, 2)], size
+        with pytest.raises(InvalidInputError, match="with 'ignore-delete' = 'true', one of a changelog format"):
+            catalog.sql(f"INSERT INTO strict{size} SELECT id, n FROM c{size}")
 
 
 def test_definitions_are_checked_when_they_are_created(catalog: Catalog) -> None:
