@@ -64,12 +64,15 @@ class CommitId:
             kept in the Delta log (``txn``), not only beside the commit.
         checkpoint_id: identifies the checkpoint folder of a streaming query; it stays the same if the folder's content,
             and with it the query's id, is deleted. Also kept in the Delta log.
+        plan: identifies what the batch of a streaming query reads, because a query whose checkpoint was set back plans
+            other batches of the same numbers. Kept in the commit. Empty if unknown.
     """
 
     writer: str
     batch: int
     durable: bool = False
     checkpoint_id: str = ""
+    plan: str = ""
 
     @classmethod
     def of(cls, batch: object) -> CommitId | None:

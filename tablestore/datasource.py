@@ -277,7 +277,7 @@ class _Sink:
             raise
         writer = Writer(table, outlast(table.publisher), TableContext.publisher)
         try:
-            landed = None if commit_id is None else outlast(partial(writer.publish_landed, commit_id))
+            landed = None if commit_id is None else self._find_landed(writer, staged, commit_id, outlast)
             if landed is None:
                 self._commit_new(writer, staged, commit_id, outlast)
             elif landed.operation != EXPIRED:
@@ -286,6 +286,21 @@ class _Sink:
             after_write(f"table {table.path}", "expiring", lambda: expire_if_due(table))
         finally:
             writer.discard()
+
+    def _find_landed(
+        self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId, outlast: Callable[..., Any]
+    ) -> Snapshot | None:
+        """Return the snapshot of a micro-batch that has landed, and publish it.
+
+        Raises:
+            InvalidInputError: another micro-batch of this number has landed; the staged files are removed.
+        """
+        try:
+            found: Snapshot | None = outlast(partial(writer.publish_landed, commit_id))
+        except InvalidInputError:
+            self.stager.remove(staged)
+            raise
+        return found
 
     def _commit_new(
         self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None, outlast: Callable[..., Any]

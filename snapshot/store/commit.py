@@ -14,6 +14,7 @@ from snapshot.delta.own_commit import replaced
 from snapshot.errors import (
     ConflictError,
     DataLostError,
+    InvalidInputError,
     OutcomeUnknownError,
     TableStoreError,
     UnavailableError,
@@ -28,6 +29,8 @@ _UNKNOWN_MAX = 3
 """Number of attempts, conflicts included, after which an unknown outcome is raised and not tried again."""
 EXPIRED = "expired"
 """Operation of a snapshot whose log entry has expired."""
+_PLAN = "plan"
+"""Key of ``CommitId.plan`` in the info of a commit."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,13 @@ def commit(
 
     Raises:
         ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
+        InvalidInputError: another batch of the streaming query has landed under this number; nothing is committed.
         UnavailableError: the file system is full or cannot be written; nothing is committed, and no try is in doubt.
         OutcomeUnknownError: the file system did not respond, so the commit may have landed; ``recover()`` finds out.
     """
     info: dict[str, Any] = {"kind": operation, "rows": sum(s.changes for s in staged), "commit": str(commit_id)}
+    if commit_id.plan:
+        info[_PLAN] = commit_id.plan
     remove: Sequence[DataFile] = ()
     if replacement is not None:
         info, remove = {**info, **replacement.facts}, replacement.files
@@ -165,7 +171,12 @@ def _landed(
 
 
 def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:
-    """Return a write's snapshot, if any; searches versions above ``after`` (a durable id is recorded in ``txn``)."""
+    """Return a write's snapshot, if any; searches versions above ``after`` (a durable id is recorded in ``txn``).
+
+    Raises:
+        InvalidInputError: a streaming query has planned another batch of the same number, and that one has landed.
+    """
+    recorded = None
     if commit_id.durable:
         recorded = log.transaction_version(commit_id.writer)
         if recorded is None or recorded < commit_id.batch:
@@ -174,11 +185,30 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
         newest = log.version()
     for entry in log.commits(newest, after + 1):
         if entry.info.get("commit") == str(commit_id):
+            _check_plan(log, commit_id, entry.info.get(_PLAN), recorded)
             return as_snapshot(entry)
     if commit_id.durable:
         # The entry of the commit has expired, but the transaction version shows that it landed.
+        _check_plan(log, commit_id, None, recorded)
         return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     return None
+
+
+def _check_plan(log: DeltaLog, commit_id: CommitId, plan: str | None, recorded: int | None) -> None:
+    """Check that a batch that has landed has the plan of the commit; if that is unknown, that it is the newest.
+
+    Raises:
+        InvalidInputError: it has another plan.
+    """
+    is_same = commit_id.batch == recorded if plan is None else commit_id.plan == plan
+    if commit_id.plan and not is_same:
+        msg = (
+            f"{log.storage.root}: this streaming query has written another batch {commit_id.batch} before (its newest "
+            f"here is {recorded}): its checkpoint was set back to an older copy, or two queries continue from copies "
+            "of one checkpoint. Nothing was written. Bring the newest files of the checkpoint back, or start a query "
+            "with a new checkpoint whose source begins after the rows that are here."
+        )
+        raise InvalidInputError(msg)
 
 
 def check_kept(log: DeltaLog, made: Snapshot) -> None:

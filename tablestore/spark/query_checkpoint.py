@@ -26,18 +26,28 @@ def query_id(checkpoint: str) -> str:
     return str(json.loads(text)["id"])
 
 
+def plan_of(checkpoint: str, batch: int) -> str:
+    """Return a digest of the file in which Spark keeps what a micro-batch reads; empty if there is none.
+
+    Spark writes the file, with the time, when it plans the micro-batch, and not again when it repeats it.
+    """
+    text = Storage.at(checkpoint).read(f"offsets/{batch}")
+    return "" if text is None else hashlib.sha256(text).hexdigest()[:32]
+
+
 def commit_id_of(checkpoint: str, batch: int) -> CommitId:
     """Return the commit id of a query's micro-batch.
 
     It contains the query's id and a digest of the checkpoint's folder, so that a new query id in the same folder is
-    noticed.
+    noticed, and the micro-batch's plan, so that another micro-batch of the same number is.
 
     Raises:
         InvalidInputError: there is no such checkpoint.
     """
     # A digest, because a URL may hold a credential.
     place = hashlib.sha256(Storage.at(checkpoint).root.encode()).hexdigest()[:32]
-    return CommitId(query_id(checkpoint), batch, durable=True, checkpoint_id=f"checkpoint-{place}")
+    writer, plan = query_id(checkpoint), plan_of(checkpoint, batch)
+    return CommitId(writer, batch, durable=True, checkpoint_id=f"checkpoint-{place}", plan=plan)
 
 
 def check_table(checkpoint: str, path: str, table_id: str) -> None:

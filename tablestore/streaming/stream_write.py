@@ -27,7 +27,9 @@ def start_stream(
     A micro-batch is identified by the query's id, which Spark keeps in the checkpoint, and the batch number. Both are
     the same when Spark repeats a batch after a crash. So a batch that has landed is not written again, and a batch that
     is committed but not published is published. If the checkpoint was deleted, Spark gives the query a new id and
-    counts batches from 0: rows that the query reads again are written again, and a warning is logged.
+    counts batches from 0: rows that the query reads again are written again, and a warning is logged. If an older copy
+    of the checkpoint was restored, Spark plans other batches under the numbers of those that have landed; the query
+    ends with an error.
 
     Args:
         frame: the stream.

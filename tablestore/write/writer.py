@@ -347,6 +347,7 @@ class Writer:
             The snapshot; None if the write has not landed.
 
         Raises:
+            InvalidInputError: the streaming query has written another batch of this number.
             PublishPendingError: the write landed, but is not yet in the log.
         """
         log, path = self._table.files.log, self._table.path

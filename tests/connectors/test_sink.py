@@ -437,6 +437,24 @@ def test_b42_a_repeated_micro_batch_is_written_once(lab: Lab, made: Topics, chec
     assert len(lab.wire.values(topic)) == 5
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_checkpoint_that_was_set_back_is_refused(lab: Lab, made: Topics, checkpoint: Path, behind: int) -> None:
+    """Its query plans other micro-batches under the numbers of those that are in the topic."""
+    topic = made()
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint)}
+    (checkpoint / "offsets").mkdir()
+    for number in range(2):
+        (checkpoint / "offsets" / str(number)).write_text(f"{number}")
+        lab.write_batch(topic, KV, [(number, "a")], number, **given)
+    number = 1 - behind
+    lab.write_batch(topic, KV, [(1, "a")], 1, **given)
+    (checkpoint / "offsets" / str(number)).write_text("other")
+    match = rf"written another micro-batch {number} before \(its newest there is 1\)"
+    with pytest.raises(InvalidInputError, match=match):
+        lab.write_batch(topic, KV, [(2, "b")], number, **given)
+    assert sorted(lab.wire.values(topic)) == [b'{"k":0,"v":"a"}', b'{"k":1,"v":"a"}']
+
+
 def test_a_write_that_has_landed_does_not_fail_when_the_sink_cannot_clear_up(
     lab: Lab, made: Topics, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -305,9 +305,16 @@ class GroupOffsets:
 
     def committed(self, partitions: Sequence[Partition]) -> Offsets:
         """Return the group's committed offsets, for those partitions that have one."""
+        return {(at.topic, at.partition): at.offset for at in self._positions(partitions)}
+
+    def position(self, partition: Partition) -> TopicPartition | None:
+        """Return the group's committed offset in a partition, with its metadata; None if it has none."""
+        return next(iter(self._positions([partition])), None)
+
+    def _positions(self, partitions: Sequence[Partition]) -> list[TopicPartition]:
         asked = [TopicPartition(topic, number) for topic, number in partitions]
         answers = group_offsets(f"read the offsets of group {self._group!r}", self._client, self._open(), asked)
-        return {(at.topic, at.partition): at.offset for at in answers if at.offset >= 0}
+        return [at for at in answers if at.offset >= 0]
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit offsets; each is the next offset to read."""

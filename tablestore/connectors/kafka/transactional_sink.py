@@ -49,10 +49,12 @@ class Batch:
     Attributes:
         query: identifies the writing query, stable across restarts.
         number: the micro-batch number; the numbers of a query only increase.
+        plan: identifies what the micro-batch reads (`CommitId.plan`); empty if unknown.
     """
 
     query: str
     number: int
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class TransactionalWriter:
         Raises:
             FencedError: another writer of the same query has taken over, twice.
             InvalidInputError: the transaction takes longer than its timeout, or its timeout is more than the broker
-                allows.
+                allows; or a micro-batch of this number with another plan is in the topic.
             NotFoundError: the topic was deleted.
             TableStoreError: the broker failed; repeat the micro-batch.
         """
@@ -133,7 +135,7 @@ class TransactionalWriter:
             with self._fenced_by(doing, timeout_ms):
                 send_all(sender, messages())
                 with kafka_errors(doing, self.client, handle=producer, indefinite=True):
-                    next_one = TopicPartition(self.topic, 0, batch.number + 1)
+                    next_one = TopicPartition(self.topic, 0, batch.number + 1, batch.plan)
                     send_offsets(self.client, producer, [next_one], register.metadata())
                     producer.commit_transaction(self.client.wait_seconds)
             return True
@@ -144,9 +146,23 @@ class TransactionalWriter:
             return self._holds(register, batch)
 
     def _holds(self, register: GroupOffsets, batch: Batch) -> bool:
-        at = (self.topic, 0)
-        if register.committed([at]).get(at, 0) <= batch.number:
+        """Return whether the register says that a micro-batch is written.
+
+        Raises:
+            InvalidInputError: one of the same number is, with another plan.
+        """
+        at = register.position((self.topic, 0))
+        if at is None or at.offset <= batch.number:
             return False
+        is_newest = at.offset == batch.number + 1
+        if batch.plan and not (is_newest and at.metadata in (None, "", batch.plan)):
+            msg = (
+                f"topic {self.topic!r}: this query has written another micro-batch {batch.number} before (its newest "
+                f"there is {at.offset - 1}): its checkpoint was set back to an older copy, or two queries continue "
+                "from copies of one checkpoint. Nothing was written. Bring the newest files of the checkpoint back, or "
+                "start a query with a new checkpoint whose source begins after the rows that are there."
+            )
+            raise InvalidInputError(msg)
         logger.info("micro-batch %d is in topic %r already.", batch.number, self.topic)
         return True
 

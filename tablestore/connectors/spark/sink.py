@@ -33,7 +33,7 @@ from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.connectors.spark.session_zone import session_zone
 from tablestore.connectors.table import KafkaTable
 from tablestore.spark.python_worker import begin_task
-from tablestore.spark.query_checkpoint import query_id
+from tablestore.spark.query_checkpoint import plan_of, query_id
 
 logger = logging.getLogger("tablestore")
 _STAGED = "kafka-staged"
@@ -189,7 +189,8 @@ class Sink:
         if batch_number is None:
             batch = Batch(f"batch-{self.write_id}", 0)
         else:
-            batch = Batch(query_id(options.checkpoint), batch_number)
+            plan = plan_of(options.checkpoint, batch_number)
+            batch = Batch(query_id(options.checkpoint), batch_number, plan)
         names = [each.staged for each in sorted(written, key=lambda each: each.task) if each.staged is not None]
         client = options.client()
         writer = TransactionalWriter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,6 +88,41 @@ def test_each_batch_lands_once_across_restarts_and_lost_commit_logs(
     assert rows(sink.read()) == {1: "a", 2: "B", 3: "c", 4: "d"}
     assert sink.snapshots()[0].id == 4
     audit(sink, servers)
+
+
+@pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
+@pytest.mark.parametrize("expired", [False, True], ids=["whole", "expired"])
+def test_a_checkpoint_that_was_set_back_is_refused_and_no_row_is_left_out(
+    spark: SparkSession, source: TableStore, tmp_path: Path, way: str, *, expired: bool
+) -> None:
+    """Its query plans other batches under the numbers of those that the table has."""
+    checkpoint, copy, newest = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "newest"
+    sink = make(spark, tmp_path / "sink", key=False)
+
+    def stream() -> DataFrame:
+        return source.read_stream().select("id", "v")
+
+    def parquet() -> set[Path]:
+        return {p for p in Path(sink.path).rglob("*.parquet") if "_delta_log" not in p.parts}
+
+    for number in range(3):
+        source.write(frame(spark, [(number, "a")]))
+        run(way, stream(), sink, checkpoint)
+        if number == 0:
+            shutil.copytree(checkpoint, copy)
+    if expired:
+        sink.maintenance.expire(older_than="0 s", keep_last=1)
+    before = parquet()
+    checkpoint.rename(newest)
+    shutil.copytree(copy, checkpoint)
+    source.write(frame(spark, [(3, "a")]))
+    with pytest.raises(StreamingQueryException, match=r"written another batch 1 before \(its newest here is 2\)"):
+        run(way, stream(), sink, checkpoint)
+    assert parquet() == before
+    shutil.rmtree(checkpoint)
+    newest.rename(checkpoint)
+    run(way, stream(), sink, checkpoint)
+    assert rows(sink.read()) == dict.fromkeys(range(4), "a")
 
 
 @pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
