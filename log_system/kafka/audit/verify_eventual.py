@@ -348,7 +348,8 @@ def _check_register(table: BoundLog, seen: _Seen, findings: Findings) -> None:
                 text = f"the register says that commit {held.commit} is settled. {RESTORED}"
                 findings.add(DifferenceKind.HISTORY, text, snapshot=held.snapshot, partition=partition)
         if held is None:
-            if seen.newest:
+            # The first publisher writes it; until then, snapshots are pending.
+            if seen.listed:
                 findings.add(
                     DifferenceKind.REGISTER,
                     "the register is lost; recovery reads the index instead.",

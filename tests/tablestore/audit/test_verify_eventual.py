@@ -14,9 +14,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from log_system.index import LogIndex
 from log_system.report import DifferenceKind, Report
 from snapshot.delta.log import DeltaLog
+from tablestore.write.writer import Writer
 from tests.harness.damage import PARTITIONS, ROWS, Damaged, raw
 from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import drain, fold, rows_of
+from tests.harness.local_writes import drain, fold, make_table, rows_of, write
+from tests.harness.log_audit import verify
 
 BOTH = pytest.mark.parametrize("story", ["json", "arrow"], indirect=True)
 
@@ -218,6 +220,18 @@ def test_a_lost_register_is_found_and_set_again(story: Damaged) -> None:
     assert len(story.found(DifferenceKind.REGISTER)) == PARTITIONS
     assert story.repair().ok
     assert_right(story)
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
+def test_first_snapshots_that_nobody_has_published_are_pending(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str], key: bool
+) -> None:
+    options = {"log__format": "arrow", "log__consistency": "eventual"}
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), key=key, **options)
+    write(Writer(table, None), [(1, "a")])
+    report = verify(table)
+    assert report.ok, str(report)
+    assert report.pending == (1,)
 
 
 @pytest.mark.parametrize("gone", ["emptied", "deleted"])
