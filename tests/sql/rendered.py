@@ -99,7 +99,8 @@ def _(altered: AlterWatermark) -> str:
 
 @render.register
 def _(shown: ShowTables) -> str:
-    return "SHOW VIEWS" if shown.views_only else "SHOW TABLES"
+    like = "" if shown.like == "%" else f"{' NOT' * shown.is_negated} LIKE {text_literal(shown.like)}"
+    return f"SHOW {'VIEWS' if shown.views_only else 'TABLES'}{like}"
 
 
 @render.register

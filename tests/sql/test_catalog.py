@@ -116,9 +116,19 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
     assert table.spec.schema.simpleString() == "struct<id:bigint,v:string>"
     assert TableContext.open(str(tmp_path / "u")).spec.partition_by == ("day",)
     assert catalog.sql("SHOW TABLES").rows == (("T", "store table"), ("u", "store table"))
+    catalog.sql("CREATE TABLE a_b (v STRING); CREATE TABLE aab (v STRING); CREATE VIEW `a.b` AS SELECT * FROM u")
+    for like, names in {
+        "TABLES LIKE 'a_b'": ["a.b", "a_b", "aab"],
+        "TABLES LIKE '%b'": ["a.b", "a_b", "aab"],
+        "TABLES NOT LIKE 'a%'": ["T", "u"],
+        "TABLES LIKE 't'": [],
+        "VIEWS LIKE 'a.b'": ["a.b"],
+        "VIEWS NOT LIKE '%.%'": [],
+    }.items():
+        assert [name for name, _ in catalog.sql(f"SHOW {like}").rows] == names, like
     catalog.sql("DROP TABLE T")
     assert not (tmp_path / "T").exists()
-    with pytest.raises(NotFoundError, match=r"no table or view 'T'\. There are u"):
+    with pytest.raises(NotFoundError, match=r"no table or view 'T'\. There are a.b, a_b, aab, u"):
         catalog.table("T")
 
 

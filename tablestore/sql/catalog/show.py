@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +36,11 @@ _DESCRIBED: Final = ("name", "type", "null", "key", "extras", "watermark")
 
 def show_tables(scope: Scope, shown: ShowTables) -> Result:
     """List tables and views with their names and kinds."""
-    found = [each for each in scope.all() if not shown.views_only or isinstance(each.made, CreateView)]
+    parts = {"%": ".*", "_": "."}
+    pattern = re.compile("".join(parts.get(each) or re.escape(each) for each in shown.like), re.DOTALL)
+    found = [each for each in scope.all() if bool(pattern.fullmatch(each.name)) is not shown.is_negated]
+    if shown.views_only:
+        found = [each for each in found if isinstance(each.made, CreateView)]
     return Result(shown, columns=("name", "kind"), rows=tuple((each.name, kind_of(each)) for each in found))
 
 

@@ -114,10 +114,12 @@ class FlinkParser(CallReader):
         raise self._unexpected(what)
 
     def _show(self) -> Statement:
-        if self._take("TABLES"):
-            return ShowTables()
-        if self._take("VIEWS"):
-            return ShowTables(views_only=True)
+        if (is_views := self._take("VIEWS")) or self._take("TABLES"):
+            is_negated = self._take("NOT")
+            if is_negated:
+                self._need("LIKE")
+            like = self._text("the pattern of LIKE") if is_negated or self._take("LIKE") else "%"
+            return ShowTables(is_views, like, is_negated)
         if self._take("PARTITIONS"):
             name = self._object_name("the name of a table")
             return ShowPartitions(name, self._list_of(self._dropped_value) if self._take("PARTITION") else ())

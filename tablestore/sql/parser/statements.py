@@ -348,9 +348,11 @@ class AlterWatermark:
 
 @dataclass(frozen=True)
 class ShowTables:
-    """``SHOW TABLES`` and ``SHOW VIEWS``."""
+    """``SHOW TABLES`` and ``SHOW VIEWS``, of names that are ``LIKE`` a pattern, or are not."""
 
     views_only: bool = False
+    like: str = "%"
+    is_negated: bool = False
 
 
 @dataclass(frozen=True)
@@ -414,11 +416,7 @@ class Overwrite:
 
 @dataclass(frozen=True)
 class Merge:
-    """``MERGE INTO``.
-
-    Attributes:
-        source: the name of a table or view, or a query.
-    """
+    """``MERGE INTO``; the source is the name of a table or view, or a query."""
 
     name: str
     source: str | Query
