@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import posixpath
@@ -28,6 +29,8 @@ _CLIENTS = frozenset(
     ("botocore", "aiobotocore", "aiohttp", "urllib3", "requests", "gcsfs", "google", "azure", "adlfs", "fsspec")
 )
 """Packages whose exceptions are errors of an object store."""
+_REMOVALS_MAX = 20
+"""Number of attempts to remove a tree in which others work."""
 PROBE = ".clock-"
 """How the names of the files begin that ``now_ms`` makes and removes."""
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified")
@@ -415,9 +418,16 @@ class Storage:
         self._remove(self.path())
 
     def _remove(self, target: str) -> None:
-        if self._exists(target):
+        for tries_left in reversed(range(_REMOVALS_MAX)):
+            if not self._exists(target):
+                return
             with _answering(target, "removed"):
-                self.filesystem.rm(target, recursive=True)
+                try:
+                    self.filesystem.rm(target, recursive=True)
+                except OSError as error:
+                    # Others write into the tree or remove its files: writers that do not know yet that it is dropped.
+                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or not tries_left:
+                        raise
 
 
 @contextmanager

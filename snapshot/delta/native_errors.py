@@ -12,6 +12,8 @@ from snapshot.delta.protocol import refused, unknown_to_delta_rs
 from snapshot.errors import CorruptedError, NotFoundError, UnavailableError
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NO_FOLDER = re.compile("Invalid table location|Failed to canonicalize path .*No such file")
+"""The folder is a file, or is being dropped."""
 
 
 def plain(error: Exception) -> str:
@@ -31,8 +33,7 @@ def delta_errors(root: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, FileNotFoundError) as error:
-        # The folder is a file, or is being dropped.
-        if isinstance(error, TableNotFoundError) or "Invalid table location" in str(error):
+        if isinstance(error, TableNotFoundError) or _NO_FOLDER.search(str(error)):
             msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
             raise NotFoundError(msg) from error
         if features := unknown_to_delta_rs(error):

@@ -26,7 +26,7 @@ from snapshot.store.snapshot_files import SnapshotFiles, merged_info, root_schem
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
-from tablestore.maintenance.run_tasks import RunTasks, as_result, files_in
+from tablestore.maintenance.run_tasks import RunTasks, written_by
 from tablestore.options.value_types import FOREVER
 from tablestore.read.splits import MergedSplit
 
@@ -94,7 +94,7 @@ def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         return None
     # Step 1.
     tasks = _tasks(table, spec, layout)
-    added = files_in(run_tasks(tasks, _merge_bucket))
+    added = written_by(run_tasks, tasks, _merge_bucket, files.storage)
     # Step 2.
     touched = {str(task.bucket) for task in tasks}
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
@@ -212,7 +212,7 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         BucketTask(files.storage, spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
         for group in groups
     ]
-    added = files_in(run_tasks(tasks, _merge_bucket))
+    added = written_by(run_tasks, tasks, _merge_bucket, files.storage)
     # Step 2.
     version = replace_files(files.base_table, added, [file for group in groups for file in group])
     if version is None:
@@ -254,18 +254,13 @@ def _gather_tombstones(
         )
         for bucket, files in several
     ]
-    gathered = files_in(run_tasks(tasks, _gather)) if tasks else []
+    gathered = written_by(run_tasks, tasks, gather, storage) if tasks else []
     scattered = [file for task in tasks for file in task.files]
     newest = str(layout.snapshot)
     return [replace(file, partition={**file.partition, SNAPSHOT: newest}) for file in gathered], scattered
 
 
-def _gather(task: GatherTask) -> str:
-    """Combine a bucket's tombstone files. Runs in a Spark task."""
-    return as_result(gather(task))
-
-
-def _merge_bucket(task: BucketTask) -> str:
+def _merge_bucket(task: BucketTask) -> list[DataFile]:
     """Write the merged rows of a bucket or group of files. Runs in a Spark task."""
     storage, spec = task.storage, task.spec
     merged = MergedSplit(
@@ -277,4 +272,4 @@ def _merge_bucket(task: BucketTask) -> str:
     with removed_on_error(writer.writers, storage):
         for batch in merged.read():
             writer.write(batch)
-        return as_result(writer.close())
+        return writer.close()

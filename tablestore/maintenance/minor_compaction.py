@@ -22,7 +22,7 @@ from snapshot.store.lookup import by_bucket
 from snapshot.store.replace_files import replace_files
 from snapshot.store.snapshot_files import SnapshotFiles, combined_prefix, snapshots_of
 from tablestore.context import TableContext
-from tablestore.maintenance.run_tasks import RunTasks, as_result, files_in
+from tablestore.maintenance.run_tasks import RunTasks, written_by
 
 logger = logging.getLogger("tablestore")
 _ROWS_MAX = 1_000_000
@@ -120,7 +120,7 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
         )
         for bucket, held in sorted(by_bucket(files).items())
     ]
-    written = files_in(run_tasks(tasks, _combine_bucket))
+    written = written_by(run_tasks, tasks, _combine_bucket, store.log.storage)
     added = [replace(file, partition={**file.partition, SNAPSHOT: str(last)}) for file in written]
     # Step 2.
     version = replace_files(store.log, added, files)
@@ -129,7 +129,7 @@ def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile
     return version
 
 
-def _combine_bucket(task: MinorTask) -> str:
+def _combine_bucket(task: MinorTask) -> list[DataFile]:
     """Write the last change of each key of a bucket. Runs in a task."""
     schema = stored_change_schema(task.spec)
     writer = ParquetFiles(
@@ -146,4 +146,4 @@ def _combine_bucket(task: MinorTask) -> str:
     with removed_on_error({0: writer}, task.storage), engine:
         for batch in engine.last_changes(task.changes):
             writer.write(relabelled(batch, schema))
-        return as_result(writer.close())
+        return writer.close()

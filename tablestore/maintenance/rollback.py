@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 
+from snapshot.delta.log import DataFile
 from snapshot.merge.merge_reader import BucketFiles, ChangeFile
 from snapshot.merge.merge_rules import LAST_ROW
 from snapshot.records import Snapshot
@@ -17,7 +18,7 @@ from snapshot.storage import Storage
 from snapshot.store.lookup import by_bucket, files_by_bucket
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.maintenance.run_tasks import RunTasks
+from tablestore.maintenance.run_tasks import RunTasks, written_by
 from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.writer import Writer
@@ -34,10 +35,10 @@ class RollbackTask:
 
 @dataclass(frozen=True)
 class CopyTask:
-    """A file to copy. Picklable."""
+    """A file to copy under a new name. Picklable."""
 
     storage: Storage
-    source: str
+    file: DataFile
     name: str
 
 
@@ -81,15 +82,16 @@ def _replaced(files: TableFiles, run_tasks: RunTasks, then: int, now: int) -> tu
     has, had = files.layout(now).base, files.layout(then).base
     gone = [file for file in has if file.path not in {other.path for other in had}]
     back = [file for file in had if file.path not in {other.path for other in has}]
-    copies = [(file, f"{file.path.rpartition('-')[0]}-{uuid.uuid4().hex}.parquet") for file in back]
-    run_tasks([CopyTask(files.storage, file.path, name) for file, name in copies], _copy)
-    return [StagedFile(replace(file, path=name), 0) for file, name in copies], Replaced(gone, (), now)
+    names = [f"{file.path.rpartition('-')[0]}-{uuid.uuid4().hex}.parquet" for file in back]
+    tasks = [CopyTask(files.storage, file, name) for file, name in zip(back, names, strict=True)]
+    copies = written_by(run_tasks, tasks, _copy, files.storage)
+    return [StagedFile(file, 0) for file in copies], Replaced(gone, (), now)
 
 
-def _copy(task: CopyTask) -> str:
+def _copy(task: CopyTask) -> list[DataFile]:
     """Copy a file. Runs in a Spark task."""
-    task.storage.copy(task.source, task.name)
-    return task.name
+    task.storage.copy(task.file.path, task.name)
+    return [replace(task.file, path=task.name)]
 
 
 def _tasks(files: TableFiles, stager: Stager, now: int, then: int) -> list[RollbackTask]:

@@ -13,6 +13,7 @@ from log_system.base import LogPublisher, TaskRunner
 from log_system.index import IndexEntry
 from log_system.report import Progress
 from snapshot.delta.forked import check_process
+from snapshot.errors import DataLostError
 from snapshot.records import CommitId, Snapshot
 from snapshot.staging.stage import StagedFile, Stager
 from tablestore.after_write import after_write
@@ -198,6 +199,11 @@ def exclusive(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
         # In a forked process, a thread that is not there may hold the lock.
         check_process()
         with self._handle.lock:
-            return verb(self, *args, **kwargs)
+            try:
+                return verb(self, *args, **kwargs)
+            except DataLostError:
+                # Files and entries of a table that was dropped are gone, too.
+                self._handle.table.check_same()
+                raise
 
     return locked

@@ -11,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from snapshot.delta.log import DataFile, DeltaLog
-from snapshot.errors import ConflictError, CorruptedError, InvalidInputError
+from snapshot.delta.native_errors import delta_errors
+from snapshot.errors import ConflictError, CorruptedError, InvalidInputError, NotFoundError
 from snapshot.staging.parquet_writer import partition_text
 from snapshot.storage import Storage
 from snapshot.store.garbage import entries_below
@@ -168,3 +170,9 @@ def test_a_log_is_read_again_if_its_checkpoint_is_replaced_meanwhile(
     with pytest.raises(CorruptedError, match=r"the Delta log cannot be read: .*Restore it"):
         DeltaLog(Storage.at(tmp_path / "t")).version()
     assert reads == 2, "nobody wrote a checkpoint"
+
+
+def test_a_folder_that_vanishes_while_delta_rs_looks_at_it_is_no_table() -> None:
+    gone = 'Generic error: Failed to canonicalize path "/t": No such file or directory (os error 2)'
+    with pytest.raises(NotFoundError, match="there is no Delta table"), delta_errors("/t"):
+        raise DeltaError(gone)

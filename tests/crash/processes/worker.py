@@ -28,6 +28,7 @@ from tablestore.maintenance import compact as compacting
 from tablestore.maintenance.compact import BucketTask, compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.rollback import rollback
+from tablestore.maintenance.run_tasks import outcome_of
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.kill_points import KillPoint, set_trap
@@ -166,7 +167,7 @@ def _stage_part(task: tuple[Stager, pa.RecordBatch, int]) -> list[StagedFile]:
 
 def _merge(task: BucketTask) -> str:
     """Merge a bucket by way of the module, whose door may be trapped in a task process only."""
-    return compacting._merge_bucket(task)
+    return outcome_of(compacting._merge_bucket, task)
 
 
 def _publisher(table: TableContext, nursery: TaskPool | None) -> KafkaPublisher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,19 @@ def test_nobody_leaves_a_file_for_a_table_that_was_dropped_meanwhile(
         verb(table)
     assert not (tmp_path / "t").exists()
     create_local(path, DDL)
+
+
+def test_a_drop_goes_on_when_a_writer_adds_a_file_to_what_it_removes(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    create_local(path, DDL).write([{"id": 1, "v": "a"}])
+    begun = ExitStack()
+
+    def begin() -> None:
+        begun.enter_context(preceded(os, "rmdir", (path / "part-late.parquet").touch))
+
+    with begun, preceded(Storage, "delete_tree", begin):
+        create_drop.drop_at(str(path))
+    assert not path.exists()
 
 
 @pytest.fixture

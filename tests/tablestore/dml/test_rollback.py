@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from snapshot.errors import InvalidInputError, NotFoundError
+from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
+from snapshot.storage import Storage
+from tablestore import create_local
 from tablestore.context import TableContext
 from tablestore.maintenance.change_tags import make_tag
 from tablestore.maintenance.compact import compact
@@ -138,3 +140,17 @@ def test_what_a_row_was_is_not_merged_with_what_it_is(kafka: Any, tmp_path: Path
     write(writer, [(1, "d")])
     assert rows_of(table) == {**then, 1: "a,d"}
     assert verify(table).ok
+
+
+def test_a_rollback_that_cannot_copy_a_file_leaves_no_copies_of_others(tmp_path: Path) -> None:
+    table = create_local(tmp_path / "t", "id int", options={"compaction.auto": False})
+    for number in range(3):
+        table.write([{"id": number}])
+    table.truncate()
+    before = set(tmp_path.rglob("*.parquet"))
+    down = UnavailableError("the store is down")
+    with failing(Storage, "copy", down, hits=range(2, 3)), pytest.raises(UnavailableError, match="store is down"):
+        table.maintenance.rollback(3)
+    assert set(tmp_path.rglob("*.parquet")) == before
+    table.maintenance.rollback(3)
+    assert table.count() == 3

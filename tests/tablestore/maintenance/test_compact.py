@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from snapshot.delta.log import DeltaLog
-from snapshot.errors import OutcomeUnknownError
+from snapshot.errors import OutcomeUnknownError, UnavailableError
+from snapshot.staging.parquet_writer import ParquetFiles
 from snapshot.store.table_files import TableFiles
-from tablestore import TableStore
+from tablestore import TableStore, create_local
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.write.writer import Writer
@@ -252,3 +253,18 @@ def assert_log_is_whole(table: TableContext, servers: str) -> None:
     """The log folds to the table; older snapshots may have lost their files to the vacuum."""
     folded = {k: v for part in drain(servers, table.log.settings.topic, PARTITIONS) for k, v in part}
     assert {k: v for k, v in folded.items() if v is not None} == rows_of(table)
+
+
+@pytest.mark.parametrize("key", [["day", "id"], []], ids=["key", "append"])
+def test_a_compaction_that_fails_leaves_no_files_of_its_other_tasks(tmp_path: Path, key: list[str]) -> None:
+    options = {"compaction.auto": False} | ({"bucket": 2} if key else {})
+    table = create_local(tmp_path / "t", "day int, id int", primary_key=key, partition_by="day", options=options)
+    for number in range(20):
+        table.write([{"day": 1, "id": number}, {"day": 2, "id": number}])
+    before = set(tmp_path.rglob("*.parquet"))
+    full = UnavailableError("the disk is full")
+    with failing(ParquetFiles, "close", full, hits=range(2, 3)), pytest.raises(UnavailableError, match="disk is full"):
+        table.compact()
+    assert set(tmp_path.rglob("*.parquet")) == before
+    table.compact()
+    assert table.count() == 40
