@@ -31,8 +31,11 @@ LISTED = "changes"
 """Key of a commit that replaces files of an append table: the files with its changes, in order (``listed``)."""
 _WHOLE_BYTES_MAX = 4_000_000
 """Files up to this size are read from an object store in one request."""
-_REMEDY = "until it is restored, no later change can be published. Restore it from a backup, then call recover()."
-_EXPIRED = "If the snapshot has expired since this read started, begin with a newer one; otherwise,"
+_REMEDY = (
+    "until it is restored, the snapshot's changes cannot be read and, if the log lacks them, no later change can be "
+    "published. Restore it from a backup, then call recover()."
+)
+_EXPIRED = "If the snapshot has expired since this read started, begin with a newer one; otherwise (VACUUM?),"
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,7 @@ def test_vacuum_of_changes_takes_those_that_were_compacted(tmp_path: Path) -> No
     table = make(tmp_path / "t", key=True)
     before = held(tmp_path / "t")
     vacuum(DeltaTable(tmp_path / "t" / "_changes"))
-    with pytest.raises(DataLostError, match="a file of snapshot 1 is missing"):
+    with pytest.raises(DataLostError, match=r"a file of snapshot 1 is missing.*VACUUM.*if the log lacks them"):
         by_key(tmp_path / "t")
     write(Writer(table, None), [(8, "d8")])
     compact(table, run_here)
