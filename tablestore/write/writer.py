@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry
-from snapshot.errors import NOT_COMMITTED, UnavailableError
+from snapshot.errors import NOT_COMMITTED, DataLostError, UnavailableError
 from snapshot.records import CommitId, SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
@@ -206,13 +206,17 @@ class Writer:
         """Convert an error of staging, if others have changed the table so that it may be the reason.
 
         Raises:
-            StaleError: the table's columns were changed, or snapshot ``base`` has expired, since the attempt began.
+            StaleError: the table's columns were changed, or snapshot ``base`` has expired, or is read from other files
+                since a compaction, since the attempt began.
         """
         try:
             yield
         except Exception as error:
             files, since = self._table.files, self._table.spec.since
-            if files.spec_of(files.latest()).since == since and (base is None or base >= files.oldest()):
+            root = files.base_table
+            is_compacted = isinstance(error, DataLostError) and root.version(fresh=False) != root.version()
+            is_expired = base is not None and base < files.oldest()
+            if files.spec_of(files.latest()).since == since and not is_expired and not is_compacted:
                 raise
             raise StaleError(str(error)) from error
 

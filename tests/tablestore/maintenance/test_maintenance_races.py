@@ -20,6 +20,7 @@ from snapshot.errors import (
     TableReplacedError,
     UnavailableError,
 )
+from snapshot.staging.changelog_lookup import Lookup
 from snapshot.staging.parquet_writer import ParquetFiles
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
@@ -32,7 +33,7 @@ from tablestore.maintenance.change_tags import delete_tag, make_tag
 from tablestore.maintenance.minor_compaction import combine
 from tablestore.streaming.change_feed import Position
 from tablestore.streaming.consumers import ConsumerProgress, Consumers, reset_consumer
-from tests.harness.faults import failing, preceded
+from tests.harness.faults import Crash, failing, preceded
 from tests.harness.local_writes import run_here
 
 SCHEMA = "id BIGINT NOT NULL"
@@ -273,3 +274,25 @@ def combine_all(table: LocalTable) -> object:
         return table.compact()
     layout = context.files.layout(context.files.latest())
     return combine(context, layout, layout.changes, run_here)
+
+
+def test_a_write_that_reads_rows_goes_on_when_a_compaction_replaces_their_files(tmp_path: Path) -> None:
+    """The snapshot that the write was computed from is there still: its rows are in other files by now."""
+    path = str(tmp_path / "t")
+    options = {"bucket": 1, "compaction.auto": False, "snapshot.expire-auto": False, "merge-engine": "partial-update"}
+    table = create_local(path, "id int, v int", primary_key=["id"], options=options)
+    for number in range(2):
+        table.write([{"id": 1, "v": number}])
+        table.compact()
+        table.write([{"id": 2, "v": number}])
+
+    def compact_and_expire() -> None:
+        # Before the last step of the compaction, which makes a snapshot.
+        with failing(TableFiles, "trim"), pytest.raises(Crash), open_local(path) as other:
+            other.compact()
+        expire(path)
+
+    with preceded(Lookup, "_look_up", compact_and_expire):
+        table.write([{"id": 2, "v": None}, {"id": 3, "v": 3}])
+    rows = table.to_arrow().to_pylist()
+    assert sorted(row["id"] * 10 + row["v"] for row in rows) == [11, 21, 33]
