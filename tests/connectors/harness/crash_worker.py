@@ -34,7 +34,7 @@ def run(
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
     trap = KillPoint(point, hit, fall_asleep if stop else None)
     set_trap(trap)
-    for owner, name, call in ((GroupOffsets, "committed", "register"), (Sink, "run", "task"), (Sink, "commit", "done")):
+    for owner, name, call in ((GroupOffsets, "position", "register"), (Sink, "run", "task"), (Sink, "commit", "done")):
         setattr(owner, name, guarded(vars(owner)[name], call, trap))
     checkpoint = Path(folder) / "checkpoint"
     complete = checkpoint / "commits"
