@@ -27,6 +27,7 @@ NOTE = "userMetadata"
 NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 FINGERPRINT_DIGITS = 16
+NEWEST_CHECKPOINT = "_delta_log/_last_checkpoint"
 _PATH_SAFE = "/!$&'()+,:;=@"
 """Characters that delta-rs does not encode."""
 _FILE_ACTIONS = frozenset(("commitInfo", "add", "remove", "txn"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
 import time
 import uuid
@@ -9,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import Schema
 
 from snapshot.delta import entries
-from snapshot.delta.entries import entry_of, parse_commit
+from snapshot.delta.entries import NEWEST_CHECKPOINT, entry_of, parse_commit
 from snapshot.delta.native_errors import plain
 from snapshot.disk import advice, is_refused
 from snapshot.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, UnavailableError
@@ -126,6 +129,19 @@ def withdraw(storage: Storage, version: int, text: bytes) -> None:
         storage.put_new(entry_of(version), text)
     msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and others followed it."
     raise OutcomeUnknownError(msg)
+
+
+def withdraw_checkpoint(storage: Storage, version: int, table_id: str) -> None:
+    """Remove a checkpoint of a table that is no longer there; readers would take it for one of the next table."""
+    name = f"_delta_log/{version:020d}.checkpoint.parquet"
+    data, newest = storage.read(name), storage.read(NEWEST_CHECKPOINT)
+    if data is None:
+        return
+    described = pq.ParquetFile(io.BytesIO(data)).read(columns=["metaData"]).column("metaData").to_pylist()
+    if table_id not in [each["id"] for each in described if each is not None]:
+        return
+    is_newest = newest is not None and json.loads(newest)["version"] == version
+    storage.delete(name, *([NEWEST_CHECKPOINT] if is_newest else []))
 
 
 def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:

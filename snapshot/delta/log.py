@@ -24,7 +24,7 @@ from snapshot.delta import entries
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
 from snapshot.delta.folder_name import check_folder
 from snapshot.delta.forked import check_process
-from snapshot.delta.land import land, put_first, was_created, withdraw
+from snapshot.delta.land import land, put_first, was_created, withdraw, withdraw_checkpoint
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
 from snapshot.delta.protocol import check_readable, check_writable, has_local_time, without_invariants
@@ -406,7 +406,12 @@ class DeltaLog:
     def _checkpoint(self) -> None:
         """Write a checkpoint of the newest version, so that readers need not read all earlier entries."""
         try:
-            self._load().base.table.create_checkpoint()
+            base = self._load().base
+            if base.text is not None:
+                base.table.create_checkpoint()
+                if self.storage.read(entry_of(base.version)) != base.text:
+                    # The table was dropped meanwhile.
+                    withdraw_checkpoint(self.storage, base.version, base.id)
         except (DeltaError, OSError, TableStoreError) as error:
             # The commit is complete without a checkpoint; a later commit writes one.
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))

@@ -8,14 +8,13 @@ from functools import cached_property
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from snapshot.delta.entries import Commit, DataFile, files_of, fingerprint_of
+from snapshot.delta.entries import NEWEST_CHECKPOINT, Commit, DataFile, files_of, fingerprint_of
 from snapshot.delta.native_errors import delta_errors
 from snapshot.delta.protocol import Protocol
 from snapshot.delta.remove_log import check_not_removed
 from snapshot.errors import CorruptedError
 from snapshot.storage import Storage
 
-_NEWEST_CHECKPOINT = "_delta_log/_last_checkpoint"
 """The file that names the newest checkpoint."""
 
 
@@ -50,7 +49,7 @@ class DeltaBase:
                     return cls(DeltaTable(storage.root, version=version))
             except CorruptedError:
                 check_not_removed(storage)
-                before, newest = newest, storage.read(_NEWEST_CHECKPOINT)
+                before, newest = newest, storage.read(NEWEST_CHECKPOINT)
                 if newest == before:
                     raise
 

@@ -77,6 +77,36 @@ def test_nobody_leaves_a_file_for_a_table_that_was_dropped_meanwhile(
     create_local(path, DDL)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "created again"])
+def test_a_checkpoint_of_a_dropped_table_is_not_left_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Readers would take the next table for the dropped one; and with a file there, none could be created."""
+    path, log, real = str(tmp_path / "t"), tmp_path / "t/_delta_log", DeltaTable.create_checkpoint
+    table = create_local(path, DDL, options={"compaction.auto": False})
+
+    def create_checkpoint(delta: DeltaTable) -> None:
+        real(delta)
+        late = {file: file.read_bytes() for file in log.glob("*checkpoint*")}
+        assert len(late) == 2
+        create_drop.drop_at(path)
+        if again:
+            create_local(path, DDL).write([{"id": 7, "v": "new"}])
+        log.mkdir(parents=True, exist_ok=True)
+        for file, content in late.items():
+            file.write_bytes(content)
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", create_checkpoint)
+    for number in range(20):
+        table.write([{"id": number, "v": "a"}])
+    if not again:
+        assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+        create_local(path, DDL).write([{"id": 7, "v": "new"}])
+    assert open_local(path).to_arrow().to_pylist() == [{"id": 7, "v": "new"}]
+    assert DeltaTable(path).version() == 1
+    assert not list(tmp_path.rglob("*checkpoint*"))
+
+
 def test_a_drop_goes_on_when_a_writer_adds_a_file_to_what_it_removes(tmp_path: Path) -> None:
     path = tmp_path / "t"
     create_local(path, DDL).write([{"id": 1, "v": "a"}])
