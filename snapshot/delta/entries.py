@@ -28,6 +28,7 @@ NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 FINGERPRINT_DIGITS = 16
 NEWEST_CHECKPOINT = "_delta_log/_last_checkpoint"
+"""The file that names the newest checkpoint."""
 _PATH_SAFE = "/!$&'()+,:;=@"
 """Characters that delta-rs does not encode."""
 _FILE_ACTIONS = frozenset(("commitInfo", "add", "remove", "txn"))

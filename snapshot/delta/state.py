@@ -15,8 +15,6 @@ from snapshot.delta.remove_log import check_not_removed
 from snapshot.errors import CorruptedError
 from snapshot.storage import Storage
 
-"""The file that names the newest checkpoint."""
-
 
 @dataclass
 class DeltaBase:
