@@ -34,7 +34,7 @@ from tablestore.sql.catalog.binding import (
 )
 from tablestore.sql.catalog.execute_ddl import create_table, drop
 from tablestore.sql.catalog.hints import hinted, with_hints
-from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.session_scope import Scope, folder_name
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.sql.catalog.table_references import check_there, definition_of, tables_in
@@ -59,7 +59,6 @@ from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
 InsertOrOverwrite = TypeVar("InsertOrOverwrite", bound=Insert | Overwrite)
-_SPECIAL = re.compile("[^A-Za-z0-9_]")
 _OWN_ERROR = re.compile(rf"{InvalidInputError.__module__}\.{InvalidInputError.__name__}: (.*)", re.DOTALL)
 """The message of an error that Python code in a task of Spark has raised."""
 
@@ -92,7 +91,7 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
 def _run_to_the_end(scope: Scope, statement: Insert, into: _Into) -> None:
     """Write every change of bounded tables; a later run reads them again, so the checkpoint is for this one only."""
     folder = Storage.at(scope.checkpoints)
-    name = f"{_SPECIAL.sub('_', statement.target)}-{uuid.uuid4().hex[:16]}"
+    name = folder_name(statement.target, uuid.uuid4().hex[:16])
     try:
         query = _started(scope, statement, into, folder.child(name).root, {"availableNow": True})
         try:
@@ -425,4 +424,4 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
         # A table that was dropped and created again lacks the rows written before; its version makes it a new query.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return f"{scope.checkpoints}/{_SPECIAL.sub('_', statement.target)}-{name}"
+    return f"{scope.checkpoints}/{folder_name(statement.target, name)}"

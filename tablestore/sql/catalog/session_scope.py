@@ -36,6 +36,11 @@ _SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
 GiveSpark = SparkSession | Callable[[], SparkSession]
 
 
+def folder_name(table: str, suffix: str) -> str:
+    """Return the name of a folder for a table or for a query that writes it, with a suffix that makes it unique."""
+    return f"{_SPECIAL.sub('_', table)}-{suffix}"
+
+
 class Scope:
     """One session's view of a warehouse."""
 
@@ -268,7 +273,7 @@ class Scope:
         path = name
         if not _PLAIN.fullmatch(name):
             # Delta does not support every character in a path, nor a file system every name.
-            path = f"{_SPECIAL.sub('_', name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+            path = folder_name(name, hashlib.sha256(name.encode()).hexdigest()[:8])
         return f"{path}-{uuid.uuid4().hex[:8]}" if any(each.path == path for each in self.all()) else path
 
     def place_of(self, definition: Definition) -> str:

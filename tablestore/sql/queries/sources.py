@@ -37,16 +37,15 @@ def is_endless(scope: Scope, name: str) -> bool:
 
 def ends_with_changes(scope: Scope, query: Query) -> bool:
     """Return whether all tables of a query are bounded, and one has messages that may delete rows it never had."""
-    names = [each for name in tables_in(query) for each in _tables_of(scope, name)]
-    tables = [_table(scope, name) for name in names if not is_inside(scope, name)]
-    if any(is_change_table(scope, name) for name in names) or any(_goes_on(scope, each) for each in tables):
+    if any(is_endless(scope, name) for name in tables_in(query)):
         return False
-    return any(map(is_changelog, tables))
+    names = [each for name in tables_in(query) for each in _tables_of(scope, name)]
+    return any(is_changelog(_table(scope, name)) for name in names if not is_inside(scope, name))
 
 
 def _tables_of(scope: Scope, name: str, depth: int = 0) -> Iterator[str]:
     """Yield the name of a table, or those of the tables that a view reads."""
-    made = None if is_inside(scope, name) else scope.definition(name).made
+    made = None if is_inside(scope, name) else scope.definition(name, stored=False).made
     if not isinstance(made, CreateView):
         yield name
         return
@@ -59,7 +58,7 @@ def _tables_of(scope: Scope, name: str, depth: int = 0) -> Iterator[str]:
 
 
 def _table(scope: Scope, name: str) -> CreateTable:
-    made = scope.definition(name).made
+    made = scope.definition(name, stored=False).made
     assert isinstance(made, CreateTable), "views have been replaced by their tables"
     return made
 
