@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from snapshot.delta.forked import check_process
 from snapshot.errors import UnavailableError
 from snapshot.records import Split
 from snapshot.threads import Threads
@@ -42,12 +43,15 @@ def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatc
         threads: how many splits to read concurrently.
 
     Raises:
+        InvalidInputError: this process was forked after the first batch was read; it lacks the threads.
         TableStoreError: the error of the first split that failed; the others are abandoned.
         UnavailableError: the main thread and the thread that read so far have ended.
     """
     if threads <= 1 or len(parts) <= 1:
         for part in parts:
-            yield from part.read()
+            for batch in part.read():
+                yield batch
+                check_process()
         return
     count = min(threads, len(parts))
     work = _Work(parts, count)
@@ -56,6 +60,7 @@ def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatc
             running = [pool.submit(work.run) for _ in range(count)]
             while (batch := work.next()) is not None:
                 yield batch
+                check_process()
             for each in running:
                 each.result()
         finally:

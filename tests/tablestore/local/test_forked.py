@@ -25,7 +25,9 @@ from snapshot.errors import InvalidInputError
 
 path, act = sys.argv[1:]
 table = open_local(path)
-table.write([{"id": 1}])
+table.write([{"id": number} for number in range(100)])
+batches = iter(table.to_batches())
+next(batches)
 held, over = threading.Event(), threading.Event()
 
 
@@ -46,6 +48,7 @@ if child == 0:
         "write": lambda: table.write([{"id": 3}]),
         "locked": lambda: table.write([{"id": 3}]),
         "read": table.to_arrow,
+        "continue": lambda: list(batches),
         "open": lambda: open_local(path),
     }
     try:
@@ -61,9 +64,9 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("act", ["write", "locked", "read", "open"])
+@pytest.mark.parametrize("act", ["write", "locked", "read", "continue", "open"])
 def test_a_forked_process_is_refused(tmp_path: Path, act: str) -> None:
-    create_local(tmp_path / "t", "id bigint not null", primary_key=["id"]).close()
+    create_local(tmp_path / "t", "id bigint not null", primary_key=["id"], options={"bucket": 2}).close()
     done: Any = subprocess.run(
         [sys.executable, "-c", FORKS, str(tmp_path / "t"), act],
         capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=Path.cwd(), check=True,
