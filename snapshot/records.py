@@ -66,6 +66,8 @@ class CommitId:
             and with it the query's id, is deleted. Also kept in the Delta log.
         plan: identifies what the batch of a streaming query reads, because a query whose checkpoint was set back plans
             other batches of the same numbers. Kept in the commit. Empty if unknown.
+        landed: the newest batch of the writer that is known to have landed: the table lacks rows if it does not have
+            it. -1 if unknown.
     """
 
     writer: str
@@ -73,6 +75,7 @@ class CommitId:
     durable: bool = False
     checkpoint_id: str = ""
     plan: str = ""
+    landed: int = -1
 
     @classmethod
     def of(cls, batch: object) -> CommitId | None:

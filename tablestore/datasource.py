@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from log_system.files.log import FilesLog
 from log_system.outages import Outages
-from snapshot.errors import ConflictError, InvalidInputError, NotFoundError, TableReplacedError
+from snapshot.errors import ConflictError, CorruptedError, InvalidInputError, NotFoundError, TableReplacedError
 from snapshot.merge.predicate import Predicate
 from snapshot.merge.pushed_filters import split_filters
 from snapshot.records import CommitId, Snapshot
@@ -44,7 +44,7 @@ from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
 from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
-from tablestore.spark.query_checkpoint import check_table, commit_id_of
+from tablestore.spark.query_checkpoint import check_table, commit_id_of, note_landed
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
@@ -257,10 +257,13 @@ class _Sink:
             stager = replace(stager, tap=stager.tap.outlasting())
         return _StagedRows(staged_to_arrow(stager, shaped, task).to_pylist(), self)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> Snapshot | None:
         """Commit and publish what tasks staged; remove the files that no commit lists (``abort`` does not).
 
         A micro-batch after the first waits while brokers do not answer: it has an id by which it is committed once.
+
+        Returns:
+            The snapshot; None if there are no rows.
 
         Raises:
             PublishPendingError: committed, but not yet in the log.
@@ -279,11 +282,12 @@ class _Sink:
         try:
             landed = None if commit_id is None else self._find_landed(writer, staged, commit_id, outlast)
             if landed is None:
-                self._commit_new(writer, staged, commit_id, outlast)
+                landed = self._commit_new(writer, staged, commit_id, outlast)
             elif landed.operation != EXPIRED:
                 listed = {file.path for file in table.files.log.commit_at(landed.id).added}
                 self.stager.remove(each for each in staged if each.file.path not in listed)
             after_write(f"table {table.path}", "expiring", lambda: expire_if_due(table))
+            return landed
         finally:
             writer.discard()
 
@@ -293,31 +297,34 @@ class _Sink:
         """Return the snapshot of a micro-batch that has landed, and publish it.
 
         Raises:
+            CorruptedError: the table lacks a micro-batch that had landed; the staged files are removed.
             InvalidInputError: another micro-batch of this number has landed; the staged files are removed.
         """
         try:
             found: Snapshot | None = outlast(partial(writer.publish_landed, commit_id))
-        except InvalidInputError:
+        except (CorruptedError, InvalidInputError):
             self.stager.remove(staged)
             raise
         return found
 
     def _commit_new(
         self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None, outlast: Callable[..., Any]
-    ) -> None:
+    ) -> Snapshot | None:
         """Commit and publish a write that has not landed; ``outlast`` waits as ``Outages.outlast`` does."""
+        made: Snapshot | None
         with ExitStack() as undo:
             undo.callback(self.stager.remove, staged)
             outlast(writer.recover_once)
             if writer.table.looks_up:
                 # Spark passes rows to a data source in any order, so only now are the rows of a bucket all known. They
                 # are staged again by bucket, and the commit lists those files.
-                outlast(partial(writer.write, partial(self._stage_again, staged), commit_id))
-                return
+                made = outlast(partial(writer.write, partial(self._stage_again, staged), commit_id))
+                return made
             # From here on a commit may list the files.
             undo.pop_all()
         commit = partial(writer.write_staged, staged, commit_id, spec=self.stager.spec)
-        outlast(commit, partial(self._publish_landed, writer, commit_id))
+        made = outlast(commit, partial(self._publish_landed, writer, commit_id))
+        return made
 
     def _publish_landed(self, writer: Writer, commit_id: CommitId | None) -> Snapshot:
         """Publish what an attempt to commit has committed; it has removed the files if it has not.
@@ -374,7 +381,12 @@ class TableWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         """Commit and publish the rows of all tasks as one snapshot, unless this micro-batch has already landed."""
         sink = self._staged_with(messages)
         assert sink is not None, "Spark runs at least one task"
-        sink.commit(messages, None if batchId is None else commit_id_of(self._checkpoint, batchId))
+        if batchId is None:
+            sink.commit(messages, None)
+            return
+        table_id = sink.stager.spec.table_id
+        if sink.commit(messages, commit_id_of(self._checkpoint, batchId, table_id)) is not None:
+            note_landed(self._checkpoint, batchId, table_id)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Remove the staged files."""

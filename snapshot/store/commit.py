@@ -13,6 +13,7 @@ from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.delta.own_commit import replaced
 from snapshot.errors import (
     ConflictError,
+    CorruptedError,
     DataLostError,
     InvalidInputError,
     OutcomeUnknownError,
@@ -77,6 +78,7 @@ def commit(
 
     Raises:
         ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
+        CorruptedError: the table lacks batches of the streaming query that had landed; nothing is committed.
         InvalidInputError: another batch of the streaming query has landed under this number; nothing is committed.
         UnavailableError: the file system is full or cannot be written; nothing is committed, and no try is in doubt.
         OutcomeUnknownError: the file system did not respond, so the commit may have landed; ``recover()`` finds out.
@@ -174,11 +176,13 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
     """Return a write's snapshot, if any; searches versions above ``after`` (a durable id is recorded in ``txn``).
 
     Raises:
+        CorruptedError: the table was set back to before a batch of the streaming query that had landed.
         InvalidInputError: a streaming query has planned another batch of the same number, and that one has landed.
     """
     recorded = None
     if commit_id.durable:
         recorded = log.transaction_version(commit_id.writer)
+        _check_landed(log, commit_id, recorded)
         if recorded is None or recorded < commit_id.batch:
             return None
         # The write may have been committed after the caller read the newest version.
@@ -192,6 +196,23 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
         _check_plan(log, commit_id, None, recorded)
         return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     return None
+
+
+def _check_landed(log: DeltaLog, commit_id: CommitId, recorded: int | None) -> None:
+    """Check that the table still has the batches that have landed.
+
+    Raises:
+        CorruptedError: it does not.
+    """
+    if commit_id.landed > (-1 if recorded is None else recorded):
+        newest = "none" if recorded is None else f"batch {recorded}"
+        msg = (
+            f"{log.storage.root}: this streaming query has written batch {commit_id.landed} before, and its newest "
+            f"here is {newest}: the table was set back (an old copy was restored?). Nothing was written. Bring the "
+            "newest commits of the table back, or an equally old copy of the checkpoint, or start a query with a new "
+            "checkpoint whose source begins after the rows that are here."
+        )
+        raise CorruptedError(msg)
 
 
 def _check_plan(log: DeltaLog, commit_id: CommitId, plan: str | None, recorded: int | None) -> None:

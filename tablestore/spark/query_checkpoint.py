@@ -10,7 +10,10 @@ from snapshot.records import CommitId
 from snapshot.storage import Storage
 
 SINK = "tablestore-sink"
-"""The file in a checkpoint that holds the id of the table into which its query writes."""
+"""The file in a checkpoint that holds the id of the table into which its query writes.
+
+A second file, with that id at the end of its name, holds the number of the newest micro-batch that has landed there.
+"""
 
 
 def query_id(checkpoint: str) -> str:
@@ -35,11 +38,12 @@ def plan_of(checkpoint: str, batch: int) -> str:
     return "" if text is None else hashlib.sha256(text).hexdigest()[:32]
 
 
-def commit_id_of(checkpoint: str, batch: int) -> CommitId:
+def commit_id_of(checkpoint: str, batch: int, table_id: str) -> CommitId:
     """Return the commit id of a query's micro-batch.
 
     It contains the query's id and a digest of the checkpoint's folder, so that a new query id in the same folder is
-    noticed, and the micro-batch's plan, so that another micro-batch of the same number is.
+    noticed, the micro-batch's plan, so that another micro-batch of the same number is, and the newest micro-batch that
+    has landed, so that an older copy of the table is.
 
     Raises:
         InvalidInputError: there is no such checkpoint.
@@ -47,7 +51,20 @@ def commit_id_of(checkpoint: str, batch: int) -> CommitId:
     # A digest, because a URL may hold a credential.
     place = hashlib.sha256(Storage.at(checkpoint).root.encode()).hexdigest()[:32]
     writer, plan = query_id(checkpoint), plan_of(checkpoint, batch)
-    return CommitId(writer, batch, durable=True, checkpoint_id=f"checkpoint-{place}", plan=plan)
+    text = Storage.at(checkpoint).read(f"{SINK}-{table_id}") or b""
+    landed = int(text) if text.isdigit() else -1
+    return CommitId(writer, batch, durable=True, checkpoint_id=f"checkpoint-{place}", plan=plan, landed=landed)
+
+
+def note_landed(checkpoint: str, batch: int, table_id: str) -> None:
+    """Store in the checkpoint that a micro-batch has landed in the table.
+
+    Spark's own files do not tell: a micro-batch without rows makes no snapshot.
+
+    Raises:
+        UnavailableError: the file system refused; the query ends, and repeats the micro-batch when it is started again.
+    """
+    Storage.at(checkpoint).put(f"{SINK}-{table_id}", str(batch).encode())
 
 
 def check_table(checkpoint: str, path: str, table_id: str) -> None:

@@ -13,7 +13,7 @@ from log_system.kafka.client.secrets import ClientValue
 from log_system.outages import Outages
 from tablestore.context import TableContext
 from tablestore.spark.connect import micro_batch
-from tablestore.spark.query_checkpoint import check_table, commit_id_of
+from tablestore.spark.query_checkpoint import check_table, commit_id_of, note_landed
 from tablestore.table.spark_handle import SparkHandle
 from tablestore.write.frame_input import stage_frame
 
@@ -50,8 +50,9 @@ class BatchWriter:
                 self._handle = self._opened(batch.sparkSession)
             rows = batch if self._transform is None else self._transform(batch)
             # A micro-batch that has landed is not written again; what is missing of it in the log is published.
-            write = partial(self._handle.write, partial(stage_frame, rows), commit_id_of(self._checkpoint, number))
-            self._outages.outlast(write)
+            commit_id = commit_id_of(self._checkpoint, number, self._table_id)
+            if self._outages.outlast(partial(self._handle.write, partial(stage_frame, rows), commit_id)) is not None:
+                note_landed(self._checkpoint, number, self._table_id)
 
     def _opened(self, spark: SparkSession) -> SparkHandle:
         table = TableContext.open(self._path, self._runtime, self._allowed, self._table_id)

@@ -351,6 +351,7 @@ class Writer:
             The snapshot; None if the write has not landed.
 
         Raises:
+            CorruptedError: the table was set back to before a batch of the streaming query that had landed.
             InvalidInputError: the streaming query has written another batch of this number.
             PublishPendingError: the write landed, but is not yet in the log.
         """

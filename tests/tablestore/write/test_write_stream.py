@@ -126,6 +126,42 @@ def test_a_checkpoint_that_was_set_back_is_refused_and_no_row_is_left_out(
 
 
 @pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
+@pytest.mark.parametrize("copied", [0, 1], ids=["none", "one"])
+def test_a_table_that_was_set_back_below_its_checkpoint_is_refused(
+    spark: SparkSession, source: TableStore, tmp_path: Path, way: str, copied: int
+) -> None:
+    """It lacks batches that the query does not read again; a batch without rows has none to lack."""
+    checkpoint, copy, newest = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "newest"
+    sink = make(spark, tmp_path / "sink", key=False)
+    path = Path(sink.path)
+
+    def stream() -> DataFrame:
+        return source.read_stream().select("id", "v").where("v = 'a'")
+
+    def step(number: int, value: str) -> None:
+        source.write(frame(spark, [(number, value)]))
+        run(way, stream(), sink, checkpoint)
+
+    step(0, "b")
+    for number in range(1, 4):
+        if number == 1 + copied:
+            shutil.copytree(path, copy)
+        step(number, "a")
+    step(4, "b")
+    path.rename(newest)
+    shutil.copytree(copy, path)
+    expected = f"written batch 3 before, and its newest here is {'batch 1' if copied else 'none'}: the table was set"
+    with pytest.raises(StreamingQueryException, match=expected):
+        step(5, "a")
+    assert sink.snapshots()[0].id == copied
+    assert not {p.name for p in path.rglob("*.parquet")} - {p.name for p in copy.rglob("*.parquet")}
+    shutil.rmtree(path)
+    newest.rename(path)
+    step(6, "a")
+    assert rows(sink.read()) == dict.fromkeys((1, 2, 3, 5, 6), "a")
+
+
+@pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
 def test_a_query_goes_on_in_no_table_created_again(
     spark: SparkSession, source: TableStore, tmp_path: Path, way: str
 ) -> None:
