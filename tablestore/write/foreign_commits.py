@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -151,15 +152,18 @@ def _stage(table: TableContext, found: Sequence[Commit]) -> _StagedDifference:
 def _difference(files: TableFiles, found: Sequence[Commit]) -> FilesDifference:
     """Return the comparison between the files that the given versions removed and those that they added.
 
-    Files that one version added and another removed are ignored, and so are files that were removed and added again.
+    A file that one version added and another removed is ignored, and so is one that was removed and added again.
+    Commits in between, such as an ``OPTIMIZE``, may remove and add files too, so that several of the versions add the
+    same one: its rows count once for each.
 
     Raises:
         CorruptedError: the table has a key, so other writers must not change its rows.
         InvalidInputError: a version has deletion vectors.
         DataLostError: a removed file is gone, or the Delta log no longer knows it.
     """
-    gone: dict[str, tuple[DataFile, Commit]] = {}
-    come: dict[str, DataFile] = {}
+    listed_files: dict[str, DataFile] = {}
+    taken: dict[str, Commit] = {}
+    times: Counter[str] = Counter()
     for each in found:
         if files.spec.has_key:
             files.changes(each.version, 1)
@@ -170,21 +174,23 @@ def _difference(files: TableFiles, found: Sequence[Commit]) -> FilesDifference:
             raise InvalidInputError(msg)
         known = _before(files, each)
         for path in each.removed:
-            if come.pop(path, None) is None:
-                gone[path] = known[path], each
+            listed_files[path], taken[path] = known[path], each
+            times[path] -= 1
         for file in each.added:
-            if gone.pop(file.path, None) is None:
-                come[file.path] = file
-    for file, taken in gone.values():
+            listed_files[file.path] = file
+            times[file.path] += 1
+    gone = [listed_files[path] for path, count in times.items() for _ in range(-count)]
+    come = [listed_files[path] for path, count in times.items() for _ in range(count)]
+    for file in gone:
         if not files.storage.exists(file.path):
-            path = files.storage.path(file.path)
-            msg = f"{path}: version {taken.version} took this file out, and it is gone (VACUUM?). {_skip(taken)}"
+            path, last = files.storage.path(file.path), taken[file.path]
+            msg = f"{path}: version {last.version} took this file out, and it is gone (VACUUM?). {_skip(last)}"
             raise DataLostError(msg)
     return FilesDifference(
         files.storage,
         files.spec,
-        tuple(base_file(files, file) for file, _ in gone.values()),
-        tuple(base_file(files, file) for file in come.values()),
+        tuple(base_file(files, file) for file in gone),
+        tuple(base_file(files, file) for file in come),
     )
 
 

@@ -162,6 +162,14 @@ def by_delta_rs(path: Path) -> Counter[tuple[Any, ...]]:
     return Counter((row["id"], row["v"]) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
 
 
+def restore_behind_optimize(table: DeltaTable) -> None:
+    """Add the same files twice: by an update, and again after another commit has replaced them."""
+    table.update(predicate="id = 7", updates={"v": "'updated'"})
+    before = table.version()
+    optimize(table)
+    table.restore(before)
+
+
 HARMLESS = (optimize, vacuum, add_column, set_properties)
 CHANGES_ROWS = (delete, update, merge, overwrite, restore, delete_and_restore)
 
@@ -180,7 +188,7 @@ def test_without_a_key_appends_are_changes_and_maintenance_is_none(
     assert held(tmp_path / "t") == folded(tmp_path / "t") == expected + Counter([(50, "after")])
 
 
-@pytest.mark.parametrize("command", CHANGES_ROWS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("command", [*CHANGES_ROWS, restore_behind_optimize], ids=lambda each: each.__name__)
 def test_without_a_key_changed_rows_are_adopted(tmp_path: Path, command: Callable[[DeltaTable], None]) -> None:
     """Rows that a tool has only moved to another file are no changes."""
     table = make(tmp_path / "t", key=False)
