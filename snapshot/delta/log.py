@@ -472,7 +472,7 @@ class DeltaLog:
             )
             raise TableReplacedError(msg)
         base.text = self.storage.read(entry_of(base.version))
-        self._own.look(self._entry)
+        self._own.look(self._entry, base.version)
         self._state = DeltaState(base)
         return self._state
 

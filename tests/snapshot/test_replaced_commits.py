@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,25 @@ def test_the_next_commit_of_a_process_finds_out_that_its_last_one_was_replaced(t
     assert set(tmp_path.rglob("*.parquet")) == files
     assert write(writer, [(51, "new")]).id == 5 + others
     assert (50, "gone") not in content(table.path)
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["append", "key"])
+def test_the_next_commit_of_a_process_finds_out_that_an_old_copy_of_the_table_was_restored(
+    tmp_path: Path, key: bool
+) -> None:
+    table, writer = filled(tmp_path / "t", key)
+    before = content(table.path)
+    shutil.copytree(tmp_path / "t", tmp_path / "copy")
+    assert write(writer, [(50, "gone")]).id == 4
+    shutil.rmtree(tmp_path / "t")
+    shutil.copytree(tmp_path / "copy", tmp_path / "t")
+    files = set((tmp_path / "t").rglob("*.parquet"))
+    with pytest.raises(DataLostError, match=r"version 4, which this process committed \(.*\), is gone.* was set back"):
+        write(writer, [(51, "new")])
+    assert set((tmp_path / "t").rglob("*.parquet")) == files
+    assert write(writer, [(51, "new")]).id == 4
+    assert content(table.path) == [*before, (51, "new")]
+    assert write(writer, [(52, "new")]).id == 5
 
 
 def test_a_compaction_whose_commit_is_replaced_drops_no_change(tmp_path: Path) -> None:
