@@ -15,6 +15,7 @@ from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, ROW_FORMATS, WITH_REGISTRY
+from tablestore.connectors.java_regex import compile_pattern
 from tablestore.connectors.kafka.client_properties import PREFIX, Properties, parse_properties
 from tablestore.connectors.kafka.message_codec import FormatChoice
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
@@ -362,6 +363,8 @@ def _topics(connector: Connector, given: Mapping[str, str]) -> tuple[tuple[str, 
     elif not topics and pattern is None:
         msg = "Either 'topic' or 'topic-pattern' must be set."
         raise InvalidInputError(msg)
+    if pattern is not None:
+        compile_pattern(pattern, "topic-pattern")
     return topics, pattern
 
 

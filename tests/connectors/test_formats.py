@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.registry import ROW_FORMATS, WITH_REGISTRY
 from tests.connectors.harness.lab import Lab
 
@@ -20,6 +21,7 @@ MOMENT = dt.datetime(2024, 1, 2, 3, 4, 5, 600_000)
 ROW: dict[str, Any] = {
     "k": 7, "s": 'p,"q"\n\u00e4', "i": -5, "d": Decimal("12.50"), "ts": MOMENT, "ltz": MOMENT.replace(tzinfo=dt.UTC),
 }  # fmt: skip
+CHANGES = [("a", None, "insert"), ("b", None, "delete"), ("c", "z", "update_postimage")]
 NULLS: dict[str, Any] = dict.fromkeys(ROW) | {"k": 8, "s": ""}
 
 
@@ -93,3 +95,28 @@ def test_raw_is_the_bytes_themselves(lab: Lab, made: Topics) -> None:
     lab.write(topic, "k STRING, v BYTES", [("a", b"\x00\xff")], **raw)
     assert lab.wire.pairs(topic) == [(b"a", b"\x00\xff")]
     assert lab.read(topic, "k STRING, v BYTES", **raw) == [{"k": "a", "v": b"\x00\xff"}]
+
+
+def test_null_in_raw_is_a_message_without_key_or_value(lab: Lab, made: Topics) -> None:
+    topic = made()
+    raw = {"key__format": "raw", "key__fields": "k", "value__format": "raw", "value__fields_include": "EXCEPT_KEY"}
+    lab.write(topic, "k STRING, v BIGINT", [("a", None), (None, 1), ("", 2)], **raw)
+    assert lab.wire.pairs(topic) == [(b"a", None), (None, bytes(7) + b"\1"), (b"", bytes(7) + b"\2")]
+    expected = [{"k": "a", "v": None}, {"k": None, "v": 1}, {"k": "", "v": 2}]
+    assert lab.read(topic, "k STRING, v BIGINT", **raw) == expected
+    assert lab.read(topic, "v BIGINT", value__format="raw") == [{"v": None}, {"v": 1}, {"v": 2}]
+
+
+def test_null_as_the_raw_value_of_an_upsert_table_is_refused(lab: Lab, made: Topics) -> None:
+    """It would be a delete."""
+    topic = made()
+    raw = {"primary_key": "k", "value__format": "raw", "value__fields_include": "EXCEPT_KEY"}
+    for columns, rows in (("k STRING, v STRING", [("a", None)]), ("k STRING, v STRING, _change_type STRING", CHANGES)):
+        with pytest.raises(InvalidInputError, match="'v': an 'upsert-kafka' table with 'raw' values cannot have NULL"):
+            lab.write(topic, columns, rows, "upsert-kafka", **raw)
+    lab.write(topic, "k STRING, v STRING, _change_type STRING", CHANGES[1:], "upsert-kafka", **raw)
+    lab.wire.send(topic, [b"x"])
+    assert lab.wire.pairs(topic) == [(b'{"k":"b"}', None), (b'{"k":"c"}', b"z"), (None, b"x")]
+    assert lab.upsert(topic, "k STRING, v STRING", "k", **raw) == [{"k": "c", "v": "z"}]
+    raw["key__format"] = "raw"
+    assert lab.upsert(topic, "k STRING, v STRING", "k", **raw) == [{"k": '{"k":"c"}', "v": "z"}]

@@ -61,6 +61,7 @@ CASES: dict[str, Case] = {
     "missing servers": ("kafka", BOTH, {"properties__bootstrap__servers": None}, ("properties.bootstrap.servers",)),
     "neither topic option": ("kafka", (READ,), {"topic": None}, ("'topic'", "'topic-pattern'")),
     "both topic options": ("kafka", (READ,), {"topic_pattern": "t.*"}, ("'topic'", "'topic-pattern'")),
+    "bad pattern": ("kafka", BOTH, {"topic": None, "topic_pattern": "[a"}, ("'topic-pattern'", "'[a'")),
     "topic list as sink": ("kafka", (WRITE,), {"topic": "t1;t2"}, ("several topics", "'topic'", "METADATA")),
     "pattern as sink": ("kafka", (WRITE,), {"topic": None, "topic_pattern": "t.*"}, ("topic-pattern", "METADATA")),
     "topic list on upsert": ("upsert-kafka", (READ,), {"topic": "t1;t2"}, ("'upsert-kafka'", "'topic'")),

@@ -95,6 +95,20 @@ def test_g10_a_null_value_on_a_standard_table_is_no_row(lab: Lab, made: Topics) 
     assert lab.read(topic, KV) == [{"k": 1, "v": "a"}]
 
 
+@pytest.mark.parametrize("name", ["json", "csv", "avro"])
+@pytest.mark.parametrize("include", ["ALL", "EXCEPT_KEY"])
+def test_a_message_without_a_key_is_no_row_of_a_table_with_a_key_format(
+    lab: Lab, made: Topics, name: str, include: str
+) -> None:
+    """As in Flink, whose key formats find no row in a null key."""
+    topic = made()
+    keyed = {"key__format": name, "key__fields": "k", "value__format": "json", "value__fields_include": include}
+    lab.write(topic, KV, [(1, "a")], **keyed)
+    lab.wire.send(topic, [Record(b'{"k":2,"v":"b"}')])
+    assert lab.read(topic, KV, **keyed) == [{"k": 1, "v": "a"}]
+    assert lab.read(topic, KV) == [{"k": 1 if include == "ALL" else None, "v": "a"}, {"k": 2, "v": "b"}]
+
+
 def test_o38_partitioners_decide_where_messages_go(lab: Lab, made: Topics) -> None:
     """`sink.partitioner`: `fixed` uses one partition per task, `round-robin` all, a class those that it returns; the
     default without keys uses another one for each batch."""

@@ -280,6 +280,21 @@ def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> Non
         lab.read(topic, N, scan__bounded__mode="timestamp")
 
 
+def test_a_read_cannot_end_at_offsets_that_the_group_does_not_have(lab: Lab, made: Topics) -> None:
+    """As in Flink; but a partition without messages needs none."""
+    topic = made(3)
+    lab.wire.send(topic, rows(1, 2) + rows(11, partition=1))
+    grouped = {"scan__bounded__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
+    lab.wire.commit(f"g-{topic}", topic, 1)
+    message = rf"group 'g-{topic}' \('properties.group.id'\), which has none for \[\('{topic}', 1\)\]"
+    with pytest.raises(InvalidInputError, match=message):
+        lab.read(topic, N, **grouped)
+    with pytest.raises(InvalidInputError, match=message):
+        lab.stream(topic, N, **grouped).run()
+    lab.wire.commit(f"g-{topic}", topic, 0, partition=1)
+    assert ns(lab.read(topic, N, **grouped)) == [1]
+
+
 def test_partitions_that_bounded_offsets_do_not_list_are_not_read(lab: Lab, made: Topics) -> None:
     """Flink's page: "If an offset for a partition is not provided it will not consume from that partition"."""
     topic = made(3)

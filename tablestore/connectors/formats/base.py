@@ -62,6 +62,8 @@ class RowFormat(Protocol):
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Encode rows (the format's columns in schema order) to one large_binary payload each, in row order.
 
+        Only `raw` has null payloads, for NULL.
+
         Raises:
             InvalidInputError: the format cannot encode a value.
         """
@@ -73,6 +75,8 @@ class RowFormat(Protocol):
 
     def decode(self, payloads: Payloads) -> DecodedRows:
         """Decode payloads to rows. Null payloads, and payloads that the format's options skip, produce no row.
+
+        In `raw`, a null payload is a row of NULL, unless its column is NOT NULL.
 
         Raises:
             BadRecordError: a payload is invalid. The error has the position of the first such payload, the invalid

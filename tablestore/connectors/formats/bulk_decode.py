@@ -111,8 +111,16 @@ def in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
     return DecodedRows(batch, position)
 
 
-def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) -> tuple[list[dict[str, Any]], list[int]]:
+def read_one_by_one(
+    payloads: Payloads, positions: Sequence[int], read: Read, absent: dict[str, Any] | None = None
+) -> tuple[list[dict[str, Any]], list[int]]:
     """Decode payloads one at a time; return the rows, and the position of each row's payload.
+
+    Args:
+        payloads: the payloads.
+        positions: those to decode.
+        read: decodes a payload.
+        absent: the row of a null payload; None for no row.
 
     Raises:
         BadRecordError: a payload is invalid; the error is about the first one.
@@ -120,10 +128,8 @@ def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) ->
     rows, record = [], []
     for position in positions:
         payload = payloads[position].as_py() if isinstance(payloads, pa.Array) else payloads[position]
-        if payload is None:
-            continue
         try:
-            row = read(payload)
+            row = absent if payload is None else read(payload)
         except UnfitError as error:
             raise BadRecordError(position, error.reason, error.field) from error
         found = row if isinstance(row, list) else [] if row is None else [row]

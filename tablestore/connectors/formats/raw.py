@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,31 +80,28 @@ class RawRowFormat(PortableFormat):
         self._form = struct.Struct(order + _CODES[schema.types[0]]) if schema.types[0] in _CODES else None
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Encode rows to one payload each.
+        """Encode rows to one payload each, which is null for NULL.
 
         Raises:
-            InvalidInputError: the column does not match the schema, a value is NULL (``raw`` cannot represent it), or
-                the character set cannot encode a text.
+            InvalidInputError: the column does not match the schema, or the character set cannot encode a text.
         """
         check_rows(rows, self._schema, self.name)
         column, name = rows.column(0), self._schema.names[0]
-        if column.null_count:
-            msg = f"column {name!r}: format 'raw' cannot write NULL"
-            raise InvalidInputError(msg)
         if pt.is_binary(column.type) or (pt.is_string(column.type) and self._charset == "utf-8"):
             return column.cast(pa.binary()).cast(pa.large_binary())
         if self._form is not None:
-            pack = self._form.pack
-            return pa.array([pack(value) for value in column.to_pylist()], pa.large_binary())
+            return _each(column, self._form.pack)
         try:
-            return pa.array([text.encode(self._charset) for text in column.to_pylist()], pa.large_binary())
+            return _each(column, lambda text: text.encode(self._charset))
         except UnicodeEncodeError as error:
             msg = f"column {name!r}: the character set {self._charset!r} cannot write {shown(error.object)}"
             raise InvalidInputError(msg) from error
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Decode payloads to rows. A null payload produces no row."""
-        rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
+        """Decode payloads to rows. A null payload is a row of NULL; no row if the column is NOT NULL."""
+        field = self._schema.field(0)
+        absent = {field.name: None} if field.nullable else None
+        rows, record = read_one_by_one(payloads, range(len(payloads)), self._one, absent)
         return decoded(rows, record, self._schema)
 
     def _one(self, payload: bytes) -> dict[str, Any]:
@@ -120,3 +117,7 @@ class RawRowFormat(PortableFormat):
         if self._form is not None:
             return self._form.unpack(payload)[0]
         return payload if pt.is_binary(data_type) else payload.decode(self._charset)
+
+
+def _each(column: pa.Array, encode: Callable[[Any], bytes]) -> pa.Array:
+    return pa.array([None if value is None else encode(value) for value in column.to_pylist()], pa.large_binary())

@@ -122,8 +122,8 @@ class MessageDecoder:
     def decode(self, records: Records, part: FetchRange) -> tuple[pa.RecordBatch, np.ndarray]:
         """Decode records of one partition to rows, in order.
 
-        A record produces no row if the formats' options say to skip it. In a table that is not an upsert table, a
-        record with a null value produces no row either.
+        A record produces no row if the formats' options say to skip it, or if the formats have no row for its null key
+        or its null value; in an upsert table, a null value is a delete.
 
         Args:
             records: the records, with keys if ``needs_keys`` and with message objects if ``needs_messages``.
@@ -149,11 +149,9 @@ class MessageDecoder:
             key_row, key_batch = _row_of(key_rows.record, len(records))[record], key_rows.batch
             if layout.is_upsert:
                 deleted = records.values.is_null().to_numpy(zero_copy_only=False)
-                # A record without a key cannot belong to a row of an upsert table.
-                keep = (keep | deleted) & (key_row >= 0)
-            else:
-                # A record may have a null key. If the key format skips the key, skip the whole record.
-                keep &= (key_row >= 0) | records.keys.is_null().to_numpy(zero_copy_only=False)[record]
+                keep |= deleted
+            # As in Flink, a record whose key is no row of the key format gives no row.
+            keep &= key_row >= 0
         picked = np.flatnonzero(keep)
         chosen = [records.messages[i] for i in record[picked].tolist()] if self.needs_messages else []
         in_value = (*layout.value, *layout.value_metadata)
@@ -254,8 +252,9 @@ class MessageEncoder:
         tables accept only inserts.
 
         Raises:
-            InvalidInputError: the format cannot encode a value, a primary key column is NULL, ``_change_type`` has an
-                unknown value, or a table that is not an upsert table gets a change other than an insert.
+            InvalidInputError: the format cannot encode a value, a primary key column is NULL, the only column of an
+                upsert table's ``raw`` values is NULL, ``_change_type`` has an unknown value, or a table that is not an
+                upsert table gets a change other than an insert.
         """
         layout = self._layout
         deleted: np.ndarray | None = None
@@ -294,11 +293,22 @@ class MessageEncoder:
             values = _labelled([rows.column(name) for name in layout.value], layout.value_schema, rows.num_rows)
             if self._changelog is not None and deleted is not None:
                 return self._changelog.encode_changes(values, deleted)
-            return self._value_format.encode_column(values)
+            return self._row_values(values)
         written = rows.filter(pa.array(~deleted))
         columns = [written.column(name) for name in layout.value]
-        values = self._value_format.encode_column(_labelled(columns, layout.value_schema, written.num_rows))
+        values = self._row_values(_labelled(columns, layout.value_schema, written.num_rows))
         return values.take(pa.array(np.maximum(np.cumsum(~deleted) - 1, 0), mask=deleted))
+
+    def _row_values(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the values of rows that are there; a null value would delete the row of an upsert table."""
+        values = self._value_format.encode_column(rows)
+        if self._layout.is_upsert and values.null_count:
+            msg = (
+                f"column '{rows.schema.names[0]}': an 'upsert-kafka' table with 'raw' values cannot have NULL there, "
+                "since a null value deletes the row. Choose another 'value.format', such as 'json'."
+            )
+            raise InvalidInputError(msg)
+        return values
 
     def _metadata(
         self, rows: pa.RecordBatch, keys: Sequence[str], read: Callable[[pa.Array], list[Any]]

@@ -165,7 +165,12 @@ class Scan:
         return self._from_group(partitions)
 
     def until(self) -> Offsets | None:
-        """Return the offsets at which a bounded read ends, None for an unbounded read; called once, at query start."""
+        """Return the offsets at which a bounded read ends, None for an unbounded read; called once, at query start.
+
+        Raises:
+            InvalidInputError: a configured partition does not exist, or the group has no offset of a partition that has
+                messages.
+        """
         bound, partitions = self._spec.bound, self.partitions()
         if bound.mode is BoundedMode.UNBOUNDED:
             return None
@@ -174,14 +179,20 @@ class Scan:
         if bound.mode is BoundedMode.TIMESTAMP:
             assert bound.timestamp_ms is not None
             return self._cluster.at_time(partitions, bound.timestamp_ms, self._spec.isolation)
-        latest = self.ends(partitions)
+        first, latest = self._cluster.earliest(partitions), self.ends(partitions)
         if bound.mode is BoundedMode.SPECIFIC:
             self._check_partitions("scan.bounded.specific-offsets", bound.offsets, partitions)
             # As in Flink, nothing is read of a partition that is not listed.
-            first = self._cluster.earliest(partitions)
             wanted = {each: bound.offsets.get(each[1], first[each]) for each in partitions}
         else:
             wanted = self._group.committed(partitions)
+            without = [each for each in partitions if each not in wanted and first[each] < latest[each]]
+            if without:
+                msg = (
+                    f"option 'scan.bounded.mode': the read ends at the offsets of group {self._spec.group!r} "
+                    f"('properties.group.id'), which has none for {without}."
+                )
+                raise InvalidInputError(msg)
         return {each: min(wanted.get(each, latest[each]), latest[each]) for each in partitions}
 
     def ends(self, partitions: Sequence[Partition] | None = None) -> Offsets:

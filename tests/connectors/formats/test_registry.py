@@ -164,8 +164,20 @@ def test_what_raw_refuses() -> None:
         open_row_format("raw", ITEMS, {}, side="")
     with pytest.raises(InvalidInputError, match="got c date32"):
         open_row_format("raw", one(pa.date32()), {}, side="")
-    with pytest.raises(InvalidInputError, match="cannot write NULL"):
-        written("raw", pa.schema([("c", pa.string())]), (None,))
+
+
+@pytest.mark.parametrize("kind", RAW_KINDS, ids=str)
+def test_null_in_raw_is_a_null_payload(kind: pa.DataType) -> None:
+    """As in Flink; a column that is NOT NULL is never read as NULL."""
+    schema = pa.schema([("c", kind)])
+    for options in ({}, {"charset": "UTF-16BE"}):
+        row_format = open_row_format("raw", schema, options, side="")
+        assert row_format.encode_column(rows(schema, (None,))).to_pylist() == [None]
+        decoded = row_format.decode([None])
+        assert decoded.batch.to_pylist() == [{"c": None}]
+        assert decoded.record.tolist() == [0]
+    needed = pa.schema([pa.field("c", kind, nullable=False)])
+    assert len(open_row_format("raw", needed, {}, side="").decode([None]).record) == 0
 
 
 WIDE = pa.schema(
