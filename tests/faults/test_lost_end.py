@@ -32,7 +32,7 @@ from tablestore.write.publish import PublishPendingError, recover
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, fold, write
 from tests.harness.log_audit import repair_anew, verify
-from tests.harness.lost_end import ends_of, lose_ends
+from tests.harness.lost_end import ends_of, lose_all, lose_ends
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 from tests.harness.waiting import PATIENCE_SECONDS, until
 
@@ -213,6 +213,22 @@ def test_a_register_that_has_lost_its_end_does_not_double_what_the_log_holds(
     rig.write(3)
     assert verify(rig.table).ok
     rig.audit()
+
+
+@pytest.mark.parametrize("rig", [{}, EVENTUAL], ids=["transactional", "eventual"], indirect=True)
+def test_verify_finds_that_a_broker_has_lost_the_end_of_log_and_register(broker: LocalKafka, rig: TableHarness) -> None:
+    """As after its data was restored from an older copy: only the index in the table knows how far the log was."""
+    rig.write(1)
+    ends, registers = ends_of(rig.servers, rig.topic), ends_of(rig.servers, REGISTERS)
+    rig.write(2)
+    rig.close()
+    held = register_partition(rig.log.group, len(registers))
+    lose_all(broker, {rig.topic: ends, REGISTERS: {held: registers[held]}})
+    assert not verify(rig.table).ok
+    assert repair_anew(rig.table).ok
+    taken(lambda: rig.write(9))
+    rig.close()
+    assert verify(rig.table).ok
 
 
 @pytest.mark.parametrize("rig", [LARGE], ids=["large"], indirect=True)

@@ -340,6 +340,7 @@ def _check_index(seen: _Seen, findings: Findings) -> None:
 
 
 def _check_register(table: BoundLog, seen: _Seen, findings: Findings) -> None:
+    claimed = seen.listed if seen.listed in seen.entries else None
     for partition, held in enumerate(seen.register):
         _, end = seen.bounds[partition]
         if held is not None and held.commit and held.snapshot <= seen.newest:
@@ -347,7 +348,12 @@ def _check_register(table: BoundLog, seen: _Seen, findings: Findings) -> None:
             if own and own != held.commit:
                 text = f"the register says that commit {held.commit} is settled. {RESTORED}"
                 findings.add(DifferenceKind.HISTORY, text, snapshot=held.snapshot, partition=partition)
-        if held is None:
+        # A broker that lost the end of the log may have lost the register's too.
+        reaches = _reaches(seen, partition, claimed)
+        if reaches > end:
+            text = f"settled up to offset {reaches}, and the log ends at {end}: it was recreated or has lost records."
+            findings.add(DifferenceKind.REGISTER, text, partition=partition, offset=end)
+        elif held is None:
             # The first publisher writes it; until then, snapshots are pending.
             if seen.listed:
                 findings.add(
@@ -355,9 +361,6 @@ def _check_register(table: BoundLog, seen: _Seen, findings: Findings) -> None:
                     "the register is lost; recovery reads the index instead.",
                     partition=partition,
                 )
-        elif held.end > end:
-            text = f"settled up to offset {held.end}, and the log ends at {end}: it was recreated or has lost records."
-            findings.add(DifferenceKind.REGISTER, text, partition=partition, offset=end)
         elif held.snapshot > seen.newest:
             text = f"the register names snapshot {held.snapshot}; the newest committed one is {seen.newest}."
             findings.add(DifferenceKind.REGISTER, text, partition=partition)
