@@ -39,6 +39,7 @@ STATE: Final = "stateLocation"
 GUARANTEE: Final = "sink.delivery-guarantee"
 SEMANTIC: Final = "sink.semantic"
 """The name of ``sink.delivery-guarantee`` until Flink 1.14."""
+IDLE: Final = "scan.watermark.idle-timeout"
 
 _BOTH: Final = (
     "connector",
@@ -53,6 +54,7 @@ _BOTH: Final = (
     "scan.bounded.specific-offsets",
     "scan.parallelism",
     "scan.topic-partition-discovery.interval",
+    IDLE,
     "sink.parallelism",
     "sink.transaction-naming-strategy",
     GUARANTEE,
@@ -96,6 +98,18 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
         if name.startswith("scan.startup.")
     },
     (Connector.UPSERT, SEMANTIC): f"Use '{GUARANTEE}'.",
+    **{
+        (each, f"scan.watermark.{name}"): why
+        for each in (Connector.KAFKA, Connector.UPSERT)
+        for names, why in (
+            (("emit.strategy", "emit.on-event.gap"), "Watermarks move with each micro-batch."),
+            (
+                ("alignment.group", "alignment.max-drift", "alignment.update-interval"),
+                f"Each micro-batch reads all partitions, with up to '{ROWS_MAX}' messages.",
+            ),
+        )
+        for name in names
+    },
     **{(Connector.KAFKA, name): "Only 'upsert-kafka' has keys whose last row counts." for name in _UPSERT},
 }
 

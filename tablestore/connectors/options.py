@@ -21,6 +21,7 @@ from tablestore.connectors.kafka.message_codec import FormatChoice
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
 from tablestore.connectors.option_names import (
     GUARANTEE,
+    IDLE,
     METADATA,
     PRECISION,
     PRIMARY_KEY,
@@ -221,6 +222,7 @@ class ConnectorOptions(Group):
     key_prefix: str = option("key.fields-prefix", VERBATIM, "", "Prefix of key columns that message fields lack.")
     fields_include: FieldsInclude = option("value.fields-include", choice(FieldsInclude), FieldsInclude.ALL)
     discovery_ms: int = option("scan.topic-partition-discovery.interval", duration_or_ms(), "5 min", "0: never.")
+    idle_ms: int | None = optional(IDLE, duration_or_ms(), "Instead of the session's table.exec.source.idle-timeout.")
     partitioner: str = option(
         "sink.partitioner", VERBATIM, "default", "`default`, `fixed`, `round-robin` or `package.module.Class`."
     )

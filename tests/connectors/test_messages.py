@@ -62,6 +62,14 @@ CASES: dict[str, Case] = {
     "neither topic option": ("kafka", (READ,), {"topic": None}, ("'topic'", "'topic-pattern'")),
     "both topic options": ("kafka", (READ,), {"topic_pattern": "t.*"}, ("'topic'", "'topic-pattern'")),
     "bad pattern": ("kafka", BOTH, {"topic": None, "topic_pattern": "[a"}, ("'topic-pattern'", "'[a'")),
+    "watermark alignment": (
+        "kafka", BOTH, {"scan__watermark__alignment__group": "g"},
+        ("scan.watermark.alignment.group", "Each micro-batch reads all partitions", "'maxRowsPerTrigger'"),
+    ),
+    "watermark strategy": (
+        "upsert-kafka", BOTH, {"scan__watermark__emit__strategy": "on-event"},
+        ("scan.watermark.emit.strategy", "Watermarks move with each micro-batch"),
+    ),
     "topic list as sink": ("kafka", (WRITE,), {"topic": "t1;t2"}, ("several topics", "'topic'", "METADATA")),
     "pattern as sink": ("kafka", (WRITE,), {"topic": None, "topic_pattern": "t.*"}, ("topic-pattern", "METADATA")),
     "topic list on upsert": ("upsert-kafka", (READ,), {"topic": "t1;t2"}, ("'upsert-kafka'", "'topic'")),

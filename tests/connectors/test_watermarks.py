@@ -71,6 +71,7 @@ def query(
         return dict(closed)
 
     run.watermark = lambda: running[0].lastProgress["eventTime"]["watermark"]  # type: ignore[attr-defined]
+    run.options = options  # type: ignore[attr-defined]
     with shuffle_partitions(spark, 1):
         yield run
     for each in running:
@@ -138,6 +139,18 @@ def test_b31_partitions_that_were_never_written_hold_nothing_up_even_if_all_fall
     while query() != {0: 2, 40: 2} and time.monotonic() < until:
         time.sleep(0.2)
     assert query() == {0: 2, 40: 2}
+
+
+@pytest.mark.slow
+@COLUMNS
+def test_the_idle_timeout_of_a_table_replaces_that_of_the_session(query: Any, spark: SparkSession) -> None:
+    spark.conf.set(IDLE_TIMEOUT, "1 h")
+    query.options["scan.watermark.idle-timeout"] = "100 ms"
+    query((0, 5), (0, 50))
+    until = time.monotonic() + PATIENCE_SECONDS
+    while query() != {0: 1} and time.monotonic() < until:
+        time.sleep(0.2)
+    assert query() == {0: 1}
 
 
 @pytest.mark.slow

@@ -380,7 +380,7 @@ def read_with_watermark(
             ``table.exec.source.idle-timeout`` (such as ``1 s``) says how long a partition must be without messages to
             be idle. The watermark of an idle partition follows the slowest active one until it has messages again.
         schema: the table's columns; of a table of changes also ``_change_type`` and, if wanted, ``_seq``.
-        options: the table's options.
+        options: the table's options; ``scan.watermark.idle-timeout`` replaces the setting.
         column: the event-time column.
         delay: how late a row may be relative to the newest row of its partition, such as ``2 seconds``.
         computed: Spark's expression of ``column``, if it is not one of ``schema``.
@@ -412,7 +412,9 @@ def read_with_watermark(
     noted = _NOTED.get()
     if noted is not None:
         noted.append((table.options.what, partitions))
-    idle_ms = OptionSpec(IDLE_TIMEOUT, duration_or_ms()).parse(spark.conf.get(IDLE_TIMEOUT, "0") or "0")
+    idle_ms = table.options.idle_ms
+    if idle_ms is None:
+        idle_ms = OptionSpec(IDLE_TIMEOUT, duration_or_ms()).parse(spark.conf.get(IDLE_TIMEOUT, "0") or "0")
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     messages = [StructField(MESSAGES, ArrayType(_nullable(columns)))] if computed and idle_ms else []
     marked = StructType([*columns.fields, StructField(IDLE, BooleanType()), *messages])
