@@ -360,24 +360,29 @@ class TableFiles:
     def _check_root(self, others: Sequence[Commit]) -> None:
         """Check that no other writer has changed rows of the base table since a compaction.
 
-        Changes that were undone are harmless: a file added and removed again, or removed and restored (``RESTORE``).
+        Changes that were undone are harmless: the files are again those of the compaction, or those that maintenance
+        (``OPTIMIZE``) has made of them. Maintenance after a change of rows does not undo it.
         ``others`` are the commits of other writers since the compaction, newest first.
 
         Raises:
             CorruptedError: another writer has added or removed rows.
         """
-        first: dict[str, tuple[bool, Commit]] = {}
-        last: dict[str, bool] = {}
-        for commit in reversed(others):
-            removed = ((path, False) for path in (*commit.removed, *commit.rewritten))
-            added = ((file.path, True) for file in (*commit.added, *commit.copied))
+        commit: Commit | None = None
+        differs: dict[str, bool] = {}
+        unchanged: set[frozenset[tuple[str, bool]]] = {frozenset()}
+        for each in reversed(others):
+            removed = ((path, False) for path in (*each.removed, *each.rewritten))
+            added = ((file.path, True) for file in (*each.added, *each.copied))
             for path, adds in (*removed, *added):
-                first.setdefault(path, (adds, commit))
-                last[path] = adds
-        lasting = {p: commit for p, (adds, commit) in first.items() if adds == last[p]}
-        changed = {p: commit for p, commit in lasting.items() if commit.added or commit.removed}
-        if changed:
-            commit = min(changed.values(), key=lambda each: each.version)
+                if differs.setdefault(path, adds) is not adds:
+                    del differs[path]
+            state = frozenset(differs.items())
+            if state in unchanged or (commit is None and not (each.added or each.removed)):
+                unchanged.add(state)
+                commit = None
+            else:
+                commit = commit or each
+        if commit is not None:
             root = self.base_table.storage.root
             msg = (
                 f"{root}: version {commit.version} ({commit.operation or 'no operation given'}) was made by another "

@@ -162,6 +162,12 @@ def by_delta_rs(path: Path) -> Counter[tuple[Any, ...]]:
     return Counter((row["id"], row["v"]) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
 
 
+def append_and_optimize(table: DeltaTable) -> None:
+    append(table)
+    table.update_incremental()
+    assert table.optimize.compact()["numFilesRemoved"] == 2
+
+
 def restore_behind_optimize(table: DeltaTable) -> None:
     """Add the same files twice: by an update, and again after another commit has replaced them."""
     table.update(predicate="id = 7", updates={"v": "'updated'"})
@@ -369,7 +375,7 @@ def test_vacuum_of_changes_takes_those_that_were_compacted(tmp_path: Path) -> No
     assert held(tmp_path / "t") == before + Counter([(8, "d8")])
 
 
-@pytest.mark.parametrize("command", [append, *CHANGES_ROWS[:-1]], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("command", [append, append_and_optimize, *CHANGES_ROWS[:-1]], ids=lambda each: each.__name__)
 def test_with_a_key_changed_rows_of_the_root_are_refused_until_undone(
     tmp_path: Path, command: Callable[[DeltaTable], None]
 ) -> None:
