@@ -27,8 +27,11 @@ class OwnCommit:
     def compare(self, found: Commit) -> None:
         """Remember that the commit was replaced, if the log has another one under its version."""
         made = self._made
-        if made is not None and found.version == made.version and found.fingerprint != made.fingerprint:
+        if made is None or found.version != made.version:
+            return
+        if found.fingerprint != made.fingerprint:
             self._replaced_by = found
+        self._is_gone = False
 
     def look(self, entry: Callable[[int], Commit | None], newest: int) -> None:
         """Compare the commit with its entry in the log, if that has not expired; ``newest`` is the log's version."""
@@ -41,11 +44,15 @@ class OwnCommit:
             self._is_gone = True
 
     def check(self, root: str) -> None:
-        """Raise `DataLostError`, once, if the commit was replaced or is gone."""
+        """Raise `DataLostError` if the commit is gone or, once, if it was replaced.
+
+        While it is gone, a log may hold it, which only a handle that is opened again compares with the table.
+        """
         made, found = self._made, self._replaced_by
         if made is None or (found is None and not self._is_gone):
             return
-        self._made = self._replaced_by = None
+        if found is not None:
+            self._made = self._replaced_by = None
         kind = str(made.info.get("kind"))
         lost = _restored(root, made, kind) if found is None else replaced(root, found, kind)
         msg = f"{lost} This write was not committed."
@@ -65,6 +72,6 @@ def replaced(root: str, found: Commit, kind: str) -> str:
 def _restored(root: str, made: Commit, kind: str) -> str:
     return (
         f"{root}: version {made.version}, which this process committed ({kind}), is gone, and all that may have "
-        "followed it: the table was set back (an old copy was restored?). Bring the newest commits back, or repeat "
-        "what they did."
+        "followed it: the table was set back (an old copy was restored?). Bring the newest commits back, or open "
+        "the table again and repeat what they did."
     )

@@ -70,7 +70,10 @@ def test_the_next_commit_of_a_process_finds_out_that_an_old_copy_of_the_table_wa
     files = set((tmp_path / "t").rglob("*.parquet"))
     with pytest.raises(DataLostError, match=r"version 4, which this process committed \(.*\), is gone.* was set back"):
         write(writer, [(51, "new")])
+    with pytest.raises(DataLostError, match="open the table again"):
+        write(writer, [(51, "new")])
     assert set((tmp_path / "t").rglob("*.parquet")) == files
+    writer = Writer(TableContext.open(table.path), None)
     assert write(writer, [(51, "new")]).id == 4
     assert content(table.path) == [*before, (51, "new")]
     assert write(writer, [(52, "new")]).id == 5
