@@ -19,6 +19,7 @@ from log_system.formats.base import DecodedChanges, EncodedRecords, Format, Payl
 from log_system.formats.changes_schema import changes_schema, check_changes, check_columns, layout, relabel
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, TRUNCATE
+from snapshot.schema.adapter import fitted
 
 _FOOTER = struct.Struct(">4sI")
 _MAGIC = b"TSA1"
@@ -46,7 +47,7 @@ class ArrowFormat:
             primary_key: the primary key columns; only checked, because records of this format have no key.
             max_record_bytes: the most bytes of a record's value. A single larger row still becomes one record;
                 Kafka's own limits (``max.request.size``, ``message.max.bytes``) decide whether it is accepted.
-            mixed: records may have been written before columns were widened, with narrower integers.
+            mixed: records may have been written before integers were widened and fields of structs moved.
 
         Raises:
             InvalidInputError: a column has a type that a table cannot hold, a key column does not exist, or an option
@@ -149,18 +150,26 @@ class ArrowFormat:
                 msg = f"column {field.name!r} is missing and must not be NULL"
                 raise ValueError(msg)
             columns.append(pa.nulls(len(batch), field.type) if position < 0 else batch.column(position))
-            if self._mixed and _is_narrower(columns[-1].type, field.type):
-                columns[-1] = columns[-1].cast(field.type)
+            if self._mixed and _is_earlier(columns[-1].type, field.type):
+                columns[-1] = fitted(columns[-1], field.type, field.name)
             if layout(columns[-1].type) != layout(field.type):
                 msg = f"column {field.name!r} must be of type {field.type}, the record has {columns[-1].type}"
                 raise ValueError(msg)
         return relabel(pa.RecordBatch.from_arrays(columns, names=self._changes.names), self._changes)
 
 
-def _is_narrower(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether both types are signed integers and ``given`` is narrower than ``wanted``."""
-    signed = pa.types.is_signed_integer(given) and pa.types.is_signed_integer(wanted)
-    return bool(signed and given.bit_width < wanted.bit_width)
+def _is_earlier(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a column may have had a type before integers were widened and fields of structs moved."""
+    types = pa.types
+    if types.is_struct(given) and types.is_struct(wanted):
+        fields = {field.name: field.type for field in given}
+        is_same = len(fields) == given.num_fields == wanted.num_fields
+        return is_same and all(f.name in fields and _is_earlier(fields[f.name], f.type) for f in wanted)
+    if types.is_signed_integer(given) and types.is_signed_integer(wanted):
+        return bool(given.bit_width <= wanted.bit_width)
+    if given.num_fields and given.id == wanted.id:
+        return all(_is_earlier(given.field(i).type, wanted.field(i).type) for i in range(given.num_fields))
+    return bool(given == wanted)
 
 
 FORMAT = Format(

@@ -87,7 +87,7 @@ class FormatSettings:
 
     Attributes:
         changelog: the log is a full changelog, with UPDATE_BEFORE rows.
-        mixed: records may have been written before columns were widened.
+        mixed: records may have been written before integers were widened and fields of structs moved.
         max_record_bytes: the most bytes of the value of a record with several rows.
         memory_limit: how much memory DuckDB may use.
     """

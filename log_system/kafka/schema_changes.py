@@ -15,7 +15,7 @@ from snapshot.schema.evolution import (
     MoveColumn,
     WidenColumn,
 )
-from snapshot.schema.spark_types import with_physical_names
+from snapshot.schema.spark_types import path_of, with_physical_names
 from snapshot.schema.spec import TableSpec
 
 _INTEGERS: Final = ("byte", "short", "integer", "long")
@@ -30,7 +30,7 @@ def check_decoded_by_name(path: str, spec: TableSpec, changes: Sequence[Change])
     schemas = (spec.schema_json, *(past.schema_json for past in spec.past))
     names = {name.lower() for each in schemas for name in with_physical_names(each).fieldNames()}
     for change in changes:
-        why = _why_misread(change, names)
+        why = _why_misread(change, path_of(change.path, spec.schema), names)
         if why:
             msg = (
                 f"table {path!r}: log.consistency='eventual': {why}, since log records do not name their schema. "
@@ -39,12 +39,12 @@ def check_decoded_by_name(path: str, spec: TableSpec, changes: Sequence[Change])
             raise InvalidInputError(msg)
 
 
-def _why_misread(change: Change, names: set[str]) -> str:
-    """Return why a change is not allowed where columns of these names have existed; empty if it is."""
+def _why_misread(change: Change, path: tuple[str, ...], names: set[str]) -> str:
+    """Return why a change of what is at a path is not allowed where these columns have existed; empty if it is."""
     match change:
-        case AddColumn() if change.path.lower() in names:
-            return f"a column {change.path!r} existed before"
-        case AddColumn() | DropColumn() if "." in change.path:
+        case AddColumn() if len(path) == 1 and path[0].lower() in names:
+            return f"a column {path[0]!r} existed before"
+        case AddColumn() | DropColumn() if len(path) > 1:
             return f"{change.path!r} is a struct field, which cannot change"
         case WidenColumn() if change.type.typeName() not in _INTEGERS:
             return f"column {change.path!r} cannot become {change.type.simpleString()}"

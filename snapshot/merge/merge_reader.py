@@ -46,6 +46,7 @@ from snapshot.merge.predicate import Predicate
 from snapshot.merge.remote_files import remote_files
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.duckdb_types import type_name
+from snapshot.schema.physical_names import without_dropped
 from snapshot.schema.system_columns import SEQ, SNAPSHOT
 
 _EVERY_ROW = Predicate()
@@ -138,8 +139,8 @@ class MergeReader:
         Args:
             schema: The table's columns.
             primary_key: Names of the key columns; empty for a table without a key, which can only be ordered.
-            stored: The same columns with physical names; None if the names are equal. A column that a file lacks is
-                NULL, and a narrower type is cast.
+            stored: The same columns as they are scanned from files (``TableSpec.scanned``); None if they are equal. A
+                column that a file lacks is NULL, and a narrower type is cast.
             memory_limit: DuckDB's memory limit.
             filesystem: Opens the files; None for local files.
             temp_directory: Parent of the folder for spilled data; None for the system's temporary folder.
@@ -352,7 +353,7 @@ class MergeReader:
         if not stored:
             # Without any column, the scan would lose the number of rows.
             stored = [name for name in self._schema.names if name not in constants][:1]
-        selected = [self._internal(name) for name in stored]
+        selected = list(map(self._scanned, stored))
         parameters: list[Any] = []
         for name in needed:
             if name in constants:
@@ -411,7 +412,7 @@ class MergeReader:
         rank = f"list_extract(?::INTEGER[], {_PLACE}) AS {RANK}"
         scan = read_parquet([*self._stored(columns), (KIND, KIND, "TINYINT"), (SEQ, SEQ, "BIGINT")])
         row = f"(file_index::BIGINT << 40) + file_row_number AS {_ROW}"
-        selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank, row])
+        selected = ", ".join([*map(self._scanned, columns), KIND, SEQ, rank, row])
         paths = file_arguments({file.path: file.size for file in files}, self.remote)
         return f"(SELECT {selected} FROM {scan})", [[ranks[file.snapshot] for file in files], paths]
 
@@ -419,6 +420,13 @@ class MergeReader:
         """Return the schema of changes: a delete may have only the key."""
         fields = [each if each.name in self._primary_key else each.with_nullable(True) for each in wanted]
         return pa.schema([*fields, pa.field(KIND, pa.int8()), last])
+
+    def _scanned(self, name: str) -> str:
+        """Return the selection of a scanned column, without dropped fields of structs."""
+        number, column = self._schema.get_field_index(name), self._internal(name)
+        held = self._in_files.field(number).type
+        kind = without_dropped(held, self._schema.field(number).type)
+        return column if kind == held else f"{column}::{type_name(kind)} AS {column}"
 
     def _stored(self, columns: Iterable[str]) -> list[tuple[str, str, str]]:
         fields = [(name, self._in_files.field(self._schema.get_field_index(name))) for name in columns]

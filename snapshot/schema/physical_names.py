@@ -8,7 +8,7 @@ name differs from the column's name, it is stored in the column's metadata. The 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,56 @@ class Columns:
             named.append(now[0].with_name(field.name))
             stored.append(now[1])
         return Columns(pa.schema(named), pa.schema(stored))
+
+
+def with_dropped(columns: pa.Schema, past: Sequence[pa.Schema]) -> pa.Schema:
+    """Return columns by physical name whose structs have a field in common with each earlier form of them.
+
+    DuckDB casts a struct to another one only if they have a field in common. A struct none of whose fields an earlier
+    form had gets a dropped field of it, after its own.
+
+    Args:
+        columns: the columns by physical name.
+        past: earlier columns by physical name, oldest first.
+    """
+    return pa.schema([field.with_type(_with_dropped(field.type, _types_of(field.name, past))) for field in columns])
+
+
+def _with_dropped(kind: pa.DataType, past: Sequence[pa.DataType]) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        fields = list(kind)
+        for form in reversed(past):
+            if not any(form.get_field_index(field.name) >= 0 for field in fields):
+                # Its type as of the newest form that had the field: it may have been widened since.
+                fields.append(form.field(0).with_type(_types_of(form.field(0).name, past)[-1]))
+        return pa.struct([field.with_type(_with_dropped(field.type, _types_of(field.name, past))) for field in fields])
+    return _with_inner(kind, lambda inner: _with_dropped(inner, list(map(_inner, past))))
+
+
+def without_dropped(kind: pa.DataType, named: pa.DataType) -> pa.DataType:
+    """Return a type of ``with_dropped`` without dropped fields, given the column's type by name."""
+    if pa.types.is_struct(kind):
+        own = zip(kind, named, strict=False)
+        return pa.struct([held.with_type(without_dropped(held.type, field.type)) for held, field in own])
+    return _with_inner(kind, lambda inner: without_dropped(inner, _inner(named)))
+
+
+def _types_of(name: str, past: Iterable[pa.Schema | pa.StructType]) -> list[pa.DataType]:
+    return [each.field(name).type for each in past if each.get_field_index(name) >= 0]
+
+
+def _inner(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a list's elements or of a map's values."""
+    return kind.item_type if pa.types.is_map(kind) else kind.value_type
+
+
+def _with_inner(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a list or map with its elements or values of another type; another type as it is."""
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(change(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
+    return kind
 
 
 def visible_json(schema_json: str) -> str:

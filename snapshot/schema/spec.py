@@ -20,7 +20,14 @@ from snapshot.column_json import VOID, Path, parts, paths, with_others
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.defaults import defaults_in
 from snapshot.schema.json_types import arrow_columns
-from snapshot.schema.physical_names import PHYSICAL_NAME, Columns, compact, physical_json, visible_json
+from snapshot.schema.physical_names import (
+    PHYSICAL_NAME,
+    Columns,
+    compact,
+    physical_json,
+    visible_json,
+    with_dropped,
+)
 from snapshot.schema.system_columns import BUCKET, free_name
 
 if TYPE_CHECKING:
@@ -102,6 +109,11 @@ class TableSpec:
     def physical(self) -> pa.Schema:
         """The same columns by physical name, including struct fields."""
         return self.columns.physical
+
+    @cached_property
+    def scanned(self) -> pa.Schema:
+        """``physical`` as it is scanned from files of any age: structs also have dropped fields, see `with_dropped`."""
+        return with_dropped(self.physical, [Columns.of(each.schema_json).physical for each in self.past])
 
     @cached_property
     def change_columns(self) -> Columns:

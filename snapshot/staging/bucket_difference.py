@@ -59,7 +59,7 @@ class BucketDifference:
             errors_mapped("compare two snapshots"),
             spilling(memory_limit=_MEMORY) as session,
             MergeReader(
-                self.spec.arrow, self.spec.primary_key, stored=self.spec.physical, filesystem=self.storage.filesystem
+                self.spec.arrow, self.spec.primary_key, stored=self.spec.scanned, filesystem=self.storage.filesystem
             ) as engine,
         ):
             asked = None if self.between is None else self._keys(session, engine, self.between)
@@ -119,7 +119,7 @@ class FilesDifference:
         with (
             errors_mapped("compare the files of another writer's commit"),
             spilling(memory_limit=_MEMORY) as session,
-            MergeReader(self.spec.arrow, (), stored=self.spec.physical, filesystem=self.storage.filesystem) as engine,
+            MergeReader(self.spec.arrow, (), stored=self.spec.scanned, filesystem=self.storage.filesystem) as engine,
         ):
             sizes = {}
             fields = list(zip(self.spec.arrow, self.spec.physical, strict=True))

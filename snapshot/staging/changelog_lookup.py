@@ -165,7 +165,7 @@ class Lookup:
 
     def _engine(self) -> MergeReader:
         spec = self.spec
-        return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self.storage.filesystem)
+        return MergeReader(spec.arrow, spec.primary_key, stored=spec.scanned, filesystem=self.storage.filesystem)
 
 
 def _deleted(spec: TableSpec, rule: MergeRule) -> str:

@@ -38,7 +38,7 @@ def get_row(table: TableContext, snapshot: int, key: object, columns: list[str] 
         expression, value = bound(array[0].as_py(), array.type)
         conditions.append(Condition(name, "", f" = {expression}", (value,)))
     condition, storage = Predicate(tuple(conditions)), table.files.storage
-    with MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=storage.filesystem) as engine:
+    with MergeReader(spec.arrow, spec.primary_key, stored=spec.scanned, filesystem=storage.filesystem) as engine:
         # A table has one row of a key, so one split has it.
         for part in snapshot_splits(table.files, snapshot, tasks=1, bucket=bucket, predicate=condition):
             found = engine.row_of(part.base, part.changes, condition, columns=columns)

@@ -264,7 +264,7 @@ def _merge_bucket(task: BucketTask) -> list[DataFile]:
     """Write the merged rows of a bucket or group of files. Runs in a Spark task."""
     storage, spec = task.storage, task.spec
     merged = MergedSplit(
-        storage, spec.arrow, spec.physical, spec.primary_key, task.base, task.changes, None, None, emit_changes=True
+        storage, spec.arrow, spec.scanned, spec.primary_key, task.base, task.changes, None, None, emit_changes=True
     )
     writer = PartitionedFiles(
         storage, spec, prefix=f"part-{task.bucket or 0:05d}", target_bytes=task.target_bytes, bucket=task.bucket

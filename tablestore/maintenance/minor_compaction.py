@@ -142,7 +142,7 @@ def _combine_bucket(task: MinorTask) -> list[DataFile]:
         differences=True,
     )
     spec, files = task.spec, task.storage.filesystem
-    engine = MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=files)
+    engine = MergeReader(spec.arrow, spec.primary_key, stored=spec.scanned, filesystem=files)
     with removed_on_error({0: writer}, task.storage), engine:
         for batch in engine.last_changes(task.changes):
             writer.write(relabelled(batch, schema))

@@ -125,7 +125,7 @@ class _Splitter:
         return MergedSplit(
             storage=self.table.storage,
             schema=self.spec.arrow,
-            stored=self.spec.physical,
+            stored=self.spec.scanned,
             primary_key=self.spec.primary_key,
             base=tuple(base_file(self.table, file) for file in base),
             changes=tuple(map(self.table.change_file, changes)),

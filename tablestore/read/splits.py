@@ -13,6 +13,7 @@ from snapshot.merge.plain_reader import plain_rows
 from snapshot.merge.predicate import Predicate
 from snapshot.records import Snapshot, Split
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.schema.physical_names import without_dropped
 from snapshot.schema.system_columns import conform, stamped
 from snapshot.storage import Storage
 
@@ -25,7 +26,7 @@ class MergedSplit:
 
     Attributes:
         schema: the columns to return.
-        stored: the same columns with physical names, as in files.
+        stored: the same columns as they are scanned from files (``TableSpec.scanned``).
         emit_changes: False if another split of the same buckets emits the changed rows.
     """
 
@@ -61,7 +62,8 @@ class MergedSplit:
         names = set(self.schema.names if self.columns is None else self.columns)
         if self.predicate is not None or not names or not names <= set(self.schema.names):
             return None
-        fields = list(zip(self.schema, self.stored, strict=True))
+        own = zip(self.schema, self.stored, strict=True)
+        fields = [(named, held.with_type(without_dropped(held.type, named.type))) for named, held in own]
         key = next((held for named, held in fields if (named.name,) == self.primary_key), None)
         wanted = [each for each in fields if each[0].name in names]
         return plain_rows(self.storage, self.base, self.changes, wanted, key, emit_changes=self.emit_changes)

@@ -19,6 +19,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.schema.evolution import AddColumn, DropColumn, RenameColumn, WidenColumn
 from snapshot.schema.spark_types import with_physical_names
 from snapshot.storage import Storage
+from tablestore import create_local
 from tablestore.ddl.alter import alter
 from tablestore.write.writer import Writer
 from tests.harness.altered_table import Altered
@@ -155,12 +156,40 @@ def test_an_eventual_log_takes_the_changes_that_its_old_records_allow(
         with pytest.raises(InvalidInputError, match=words):
             table.alter(*refused)
     table.alter(DropColumn("b"), AddColumn("c", StringType(), first=True), WidenColumn("a", LongType()))
-    with pytest.raises(InvalidInputError, match="existed before"):
-        table.alter(AddColumn("b", StringType()))
+    for name in ("b", "`B`"):
+        with pytest.raises(InvalidInputError, match="existed before"):
+            table.alter(AddColumn(name, StringType()))
+    table.alter(AddColumn("`d.e`", LongType()))
+    table.alter(DropColumn("d.e"))
     table.write([{"id": 1, "a": 1 << 40, "c": "x"}, {"id": 9, "a": None, "c": None}])
     table.compact()
     for snapshot, (_, rows) in enumerate(table.states):
         assert len(table.rows(snapshot)) == len(rows)
     report = verify(table.table)
+    assert report.ok, report
+    table.close()
+
+
+@pytest.mark.parametrize("log_format", ["json", "arrow"])
+def test_an_eventual_log_is_read_after_changes_within_its_columns(
+    log_format: str, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """Two fields of one type change places, which the layout of a record does not tell."""
+    columns = "id int not null, s struct<a: int, b: int>, l array<struct<n: smallint, t: string>>, m map<string, int>"
+    options = log(kafka, topic, log_format) | {"log.consistency": "eventual"}
+    table = create_local(tmp_path / "t", columns, primary_key="id", log_system="kafka", options=options)
+    rows = [{"id": 1, "s": {"a": 1, "b": 2}, "l": [{"n": 3, "t": "x"}, None], "m": [("k", 4)]}, {"id": 2}]
+    table.write(rows)
+    table.alter.move_column("s.b", first=True)
+    table.alter.move_column("l.element.t", first=True)
+    table.alter.widen_column("l.element.n", "int")
+    table.alter.widen_column("m.value", "bigint")
+    table.write([{**rows[0], "id": 3, "m": [("k", 1 << 40)]}])
+
+    read = [row for batch in table.tail(scan_mode="earliest", follow=False) for row in batch.to_pylist()]
+    nothing = {"s": None, "l": None, "m": None}
+    expected = [rows[0], {"id": 2, **nothing}, {**rows[0], "id": 3, "m": [("k", 1 << 40)]}]
+    assert [{name: row[name] for name in expected[0]} for row in sorted(read, key=lambda row: row["id"])] == expected
+    report = table.verify()
     assert report.ok, report
     table.close()

@@ -409,6 +409,41 @@ def test_columns_that_were_changed_are_those_of_now(tmp_path: Path) -> None:
         local.count("small > 1")
 
 
+@pytest.mark.parametrize("primary_key", ["id", []], ids=["key", "append"])
+def test_a_struct_is_read_from_files_that_have_none_of_its_fields(tmp_path: Path, primary_key: str | list[str]) -> None:
+    """Its fields were replaced one by one; a later file has the dropped fields, too, one of them widened."""
+    columns = (
+        "id int not null, place struct<a: smallint>, list array<struct<a: struct<b: int>>>, "
+        "names map<int, struct<a: int>>"
+    )
+    local = create_local(tmp_path / "t", columns, primary_key=primary_key, options={"compaction.auto": False})
+    whole = {"place": {"a": 1}, "list": [{"a": {"b": 1}}, None], "names": [(1, {"a": 1}), (2, None)]}
+    local.write([{"id": 1, **whole}, {"id": 2, "place": None, "list": None, "names": None}])
+    for place in ("place", "list.element", "names.value"):
+        local.alter.add_column(f"{place}.z", "string")
+    local.alter.widen_column("place.a", "int")
+    both = {"place": {"a": 1 << 20, "z": "x"}, "list": [{"a": {"b": 1}, "z": "x"}], "names": [(1, {"a": 1, "z": "x"})]}
+    local.write([{"id": 3, **both}])
+    for place in ("place", "list.element", "names.value"):
+        local.alter.drop_column(f"{place}.a")
+    local.write([{"id": 4, "place": {"z": "y"}, "list": [], "names": [(3, {"z": None})]}])
+
+    expected = [
+        {"id": 1, "place": {"z": None}, "list": [{"z": None}, None], "names": [(1, {"z": None}), (2, None)]},
+        {"id": 2, "place": None, "list": None, "names": None},
+        {"id": 3, "place": {"z": "x"}, "list": [{"z": "x"}], "names": [(1, {"z": "x"})]},
+        {"id": 4, "place": {"z": "y"}, "list": [], "names": [(3, {"z": None})]},
+    ]
+    places = [each["place"] for each in expected]
+    for _ in range(2):
+        assert local.to_arrow().sort_by("id").to_pylist() == expected
+        assert local.to_arrow(filter="place IS NOT NULL AND id < 3").to_pylist() == expected[:1]
+        assert local.count("place.z = 'x'") == 1
+        assert not primary_key or [local.get(number) for number in range(1, 5)] == expected
+        assert [each["place"] for batch in local.changes(0) for each in batch.to_pylist()] == places
+        local.compact()
+
+
 def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "_LOOK_SECONDS", 0.0)
 
