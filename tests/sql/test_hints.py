@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,20 @@ def test_a_hint_overrides_the_options_of_one_mention(catalog: Catalog, wire: Wir
     assert rows(catalog, joined) == [(1,), (2,)]
     assert rows(catalog, "SELECT id FROM late") == [(2,)]
     assert rows(catalog, "SELECT id FROM hinted") == [(0,), (1,), (2,)]
+
+
+def test_a_hint_of_a_table_with_windows(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    name = wire.make(topic(), 2)
+    catalog.sql(f"""
+        CREATE TABLE t (n INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'kafka',
+          'topic' = '{name}', 'properties.bootstrap.servers' = '{wire.servers}', 'format' = 'json');
+        SET 'execution.runtime-mode' = 'batch'
+    """)
+    wire.send(name, [b'{"n":1,"ts":"2024-01-01 00:00:01"}', b'{"n":2,"ts":"2024-01-01 00:00:02"}'])
+    hint = "/*+ OPTIONS('scan.startup.mode' = 'earliest-offset') */"
+    frame = catalog.sql(f"SELECT COUNT(*) FROM t {hint} GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)").frame
+    assert frame is not None
+    assert [tuple(row) for row in frame.collect()] == [(2,)]
 
 
 def test_a_hint_of_a_continuous_query_and_of_its_sink(catalog: Catalog, wire: Wire) -> None:

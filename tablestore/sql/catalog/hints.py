@@ -38,7 +38,7 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import HINTS, Mode
 from tablestore.sql.catalog.table_references import TAKE_HINTS, is_change_table, is_inside, takes_hints
 from tablestore.sql.parser.error_location import RefusedError, placed
-from tablestore.sql.parser.hints import hints_of, lookups_of
+from tablestore.sql.parser.hints import detach, hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text, is_secret
 from tablestore.sql.parser.statements import CreateTable, Options, Query
 
@@ -203,7 +203,7 @@ def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) ->
         raise InvalidInputError(msg)
     check_hints_allowed(scope)
     read_by(scope, table, options)
-    table.meta.clear()
+    detach(table)
 
 
 def read_by(scope: Scope, table: exp.Table, options: Options) -> None:

@@ -103,6 +103,11 @@ def attach(table: exp.Table, hints: dict[int, Hint]) -> None:
         table.meta[_META] = hint.options
 
 
+def detach(table: exp.Table) -> None:
+    """Remove the hint of a table."""
+    table.meta.pop(_META, None)
+
+
 def mark(hints: dict[int, Hint], end: int) -> exp.Hint | None:
     """Return the node that stands for the hint after a SELECT at ``end`` until the query is parsed, if there is one."""
     if end not in hints:
