@@ -513,7 +513,7 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
         ("RESET 'nothing'", "unknown setting"),
         ("SET 'execution.checkpointing.interval' = 'often'", "expected a duration"),
         ("SET 'execution.checkpointing.timeout' = '3 s'", "'execution.checkpointing.interval' is the interval"),
-        ("SET 'table.exec.mini-batch.enabled' = 'true'", "not supported: queries run in micro-batches"),
+        ("SET 'table.exec.mini-batch.latency' = '1 s'", "unknown setting"),
         ("SET 'table.exec.state.ttl' = '1 h'", "wrong once state has expired"),
         ("SET 'table.exec.state.ttls' = '1 h'", "unknown setting"),
         ("SET 'parallelism.default' = '1'", "use 'spark.sql.shuffle.partitions'"),
@@ -522,6 +522,8 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)
+    catalog.sql("SET 'table.exec.mini-batch.enabled' = 'true'; SET 'table.exec.mini-batch.allow-latency' = '5 s'")
+    catalog.sql("RESET 'table.exec.mini-batch.enabled'")
     catalog.sql("RESET 'execution.runtime-mode'")
     assert dict(catalog.sql("SET").rows)["execution.runtime-mode"] == "streaming"
     catalog.sql("RESET")

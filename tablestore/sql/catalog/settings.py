@@ -37,7 +37,6 @@ _OF_FLINK: Final[Mapping[str, str]] = {
         "changes of a changelog format are taken as they are, each once. Where a tool may have sent some twice, INSERT "
         "them INTO an 'upsert-kafka' table by their PRIMARY KEY, and read that."
     ),
-    "table.exec.mini-batch": f"queries run in micro-batches; '{TRIGGER}' is the interval between them.",
     "table.exec.state.ttl": (
         "results would be wrong once state has expired. Windows, and joins with bounds of time, drop theirs."
     ),
@@ -61,13 +60,16 @@ _OF_FLINK: Final[Mapping[str, str]] = {
     "jobmanager": "there is no Flink cluster; Spark has 'spark.*'.",
     "taskmanager": "there is no Flink cluster; Spark has 'spark.*'.",
 }
-_AS_HERE: Final[Mapping[str, str]] = {
+_AS_HERE: Final[Mapping[str, str | None]] = {
     "table.exec.sink.upsert-materialize": "none",
     "execution.checkpointing.mode": "exactly_once",
     "sql-client.execution.result-mode": "tableau",
     "table.dml-sync": "true",
+    "table.exec.mini-batch.enabled": None,
+    "table.exec.mini-batch.allow-latency": None,
+    "table.exec.mini-batch.size": None,
 }
-"""Values of Flink's settings that say what is always so here: they are accepted, and change nothing."""
+"""Settings of Flink that are accepted and change nothing, with the value that says what is so here; None is any."""
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
 
 
@@ -146,7 +148,8 @@ class Settings:
         Raises:
             InvalidInputError: there is no such setting, or it does not accept this value.
         """
-        if not key.startswith(SPARK) and _AS_HERE.get(key) != value.lower():
+        is_here = key in _AS_HERE and _AS_HERE[key] in (None, value.lower())
+        if not key.startswith(SPARK) and not is_here:
             _SETTINGS[self._known(key)].parse(value, what="SET")
 
     def set(self, key: str, value: str) -> None:
