@@ -35,7 +35,7 @@ def lacking(there: str, schema: str) -> list[str]:
     """
     found = {each["name"]: each["type"] for each in json.loads(there)["fields"]}
     asked = json.loads(schema)["fields"]
-    return [each["name"] for each in asked if not _extends(found.get(each["name"]), each["type"])]
+    return [each["name"] for each in asked if not extends(found.get(each["name"]), each["type"])]
 
 
 def with_others(schema: Json, there: Json, is_left_out: Callable[[Path, Json], bool], path: Path = ()) -> Json:
@@ -76,7 +76,7 @@ def _inside(kind: Json) -> Iterator[tuple[str, Json]]:
         yield from ((key.removesuffix("Type"), kind[key]) for key in ("keyType", *_EXTENDED) if key in kind)
 
 
-def _extends(there: Json | None, kind: Json) -> bool:
+def extends(there: Json | None, kind: Json) -> bool:
     """Return whether a type is the given one, or has further nullable fields within it."""
     if there is None or isinstance(there, str) or isinstance(kind, str) or there["type"] != kind["type"]:
         return there == kind
@@ -84,7 +84,7 @@ def _extends(there: Json | None, kind: Json) -> bool:
         found = {each["name"]: each for each in there["fields"]}
         own = [(found.pop(each["name"], None), each) for each in kind["fields"]]
         return all(each["nullable"] for each in found.values()) and all(
-            held is not None and held["nullable"] == each["nullable"] and _extends(held["type"], each["type"])
+            held is not None and held["nullable"] == each["nullable"] and extends(held["type"], each["type"])
             for held, each in own
         )
-    return all(_extends(there[key], inner) if key in _EXTENDED else there[key] == inner for key, inner in kind.items())
+    return all(extends(there[key], inner) if key in _EXTENDED else there[key] == inner for key, inner in kind.items())

@@ -39,6 +39,7 @@ from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.options.read_options import FORMAT, NORMALIZED_FORMAT, ReadOptions, parse_read_options
+from tablestore.read.frame_columns import columns_of_frame
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
@@ -70,12 +71,16 @@ class TableStoreDataSource(DataSource):
         """Return the name for ``format(...)`` and ``USING``."""
         return FORMAT
 
+    _frame: tuple[str, int] | None = None
+    """See ``ReadOptions.frame``: Spark keeps this object with the frame."""
+
     def schema(self) -> StructType:
         """Return the table's columns; with ``readChangeFeed``, also those of its change feed."""
         self._refuse_create_table()
         options = self._options()
         table = _opened(options)
         spec = _spec(table, options)
+        self._frame = spec.table_id, spec.since
         if options.change_feed:
             return feed_schema(spec)
         wanted = spec.schema.fieldNames() if options.columns is None else options.columns
@@ -134,7 +139,7 @@ class TableStoreDataSource(DataSource):
             raise InvalidInputError(msg)
 
     def _options(self) -> ReadOptions:
-        return parse_read_options(dict(self.options))
+        return replace(parse_read_options(dict(self.options)), frame=self._frame)
 
 
 @shows_messages
@@ -192,7 +197,8 @@ class SnapshotReader(DataSourceReader):
         through = self._options.changes_through
         through = table.files.latest() if through is None else through
         log = FilesLog(table.files, table.options.buckets)
-        return [ReadSplit(part) for part in log.plan(after, through, table.spec.change_columns)]
+        columns = _spec(table, self._options).change_columns
+        return [ReadSplit(part) for part in log.plan(after, through, columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split. Runs in a task."""
@@ -212,8 +218,13 @@ def _opened(options: ReadOptions, table_id: str | None = None) -> TableContext:
 
 
 def _spec(table: TableContext, options: ReadOptions) -> TableSpec:
-    """Return the table definition whose columns are to be read."""
-    return table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
+    """Return the table definition whose columns are to be read.
+
+    Raises:
+        ConflictError: columns were changed since the frame was made.
+    """
+    spec = table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
+    return columns_of_frame(spec, options)
 
 
 def _snapshot(table: TableContext, options: ReadOptions) -> int:

@@ -25,7 +25,7 @@ from tablestore.spark.interrupts import interrupt_quietly, starting_quietly
 from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
 from tablestore.spark.object_stores import storage_jars, storage_settings
 from tablestore.spark.packages import ARCHIVES
-from tablestore.spark.scala_classes import EXTENSION, classes_jar
+from tablestore.spark.scala_classes import EXTENSIONS, classes_jar
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -226,7 +226,7 @@ def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, st
 def _settings(master: Master, jars: list[str], java: str) -> dict[str, str]:
     settings = {
         "spark.jars": ",".join(jars),
-        "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{EXTENSION}",
+        "spark.sql.extensions": ",".join(("io.delta.sql.DeltaSparkSessionExtension", *EXTENSIONS)),
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         FILTER_PUSHDOWN: "true",

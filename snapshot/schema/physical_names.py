@@ -120,6 +120,11 @@ def physical_json(schema_json: str) -> str:
     return schema_json if PHYSICAL_NAME not in schema_json else _renamed(schema_json, _as_stored)
 
 
+def both_names_json(schema_json: str) -> str:
+    """Return Spark's schema JSON with both names of each column as its name: equal ones are those of one column."""
+    return _renamed(schema_json, lambda field: {**field, "name": compact([field["name"], _as_stored(field)["name"]])})
+
+
 def compact(schema: object) -> str:
     """Return a schema's JSON as Spark writes it, so that equal schemas have equal texts."""
     return json.dumps(schema, separators=(",", ":"), sort_keys=True)

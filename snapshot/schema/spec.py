@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from snapshot.column_json import VOID, Path, parts, paths, with_others
+from snapshot.column_json import VOID, Path, extends, parts, paths, with_others
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.defaults import defaults_in
 from snapshot.schema.json_types import arrow_columns
 from snapshot.schema.physical_names import (
     PHYSICAL_NAME,
     Columns,
+    both_names_json,
     compact,
     physical_json,
     visible_json,
@@ -137,6 +138,18 @@ class TableSpec:
         number = max((n for n, past in enumerate(self.past) if past.since <= snapshot), default=0)
         earlier = self.past[number]
         return replace(self, schema_json=earlier.schema_json, since=earlier.since, past=self.past[:number])
+
+    def changed_since(self, earlier: TableSpec) -> list[str]:
+        """Return the names of earlier columns that are not as they were, but for added and moved fields in them."""
+        fields = [json.loads(both_names_json(each.schema_json))["fields"] for each in (self, earlier)]
+        found = {field["name"]: [field] for field in fields[0]}
+        return [
+            name
+            for name, field in zip(earlier.arrow.names, fields[1], strict=True)
+            if not extends(
+                {"type": "struct", "fields": found.get(field["name"], [])}, {"type": "struct", "fields": [field]}
+            )
+        ]
 
     @property
     def stored_paths(self) -> set[Path]:

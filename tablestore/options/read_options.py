@@ -60,6 +60,8 @@ class ReadOptions(Group):
     Attributes:
         runtime: Kafka client options that are not stored with the table.
         allowed: which references the table's stored options may contain.
+        frame: the id of the table and the first snapshot with the columns with which Spark has made a frame or a view
+            of it; None if its columns were given.
     """
 
     path: str = option("path", VERBATIM, None, "The table's folder.")
@@ -124,6 +126,7 @@ class ReadOptions(Group):
     )
     runtime: Mapping[str, ClientValue] = field(default_factory=dict)
     allowed: Allowed = field(default_factory=Allowed.of)
+    frame: tuple[str, int] | None = None
 
     @property
     def own_schema(self) -> bool:

@@ -49,5 +49,5 @@ class CreateTableCheck extends (SparkSessionExtensions => Unit) {
 }
 
 object CreateTableCheck {
-  private val Sources = Set("tablestore", "kafka-table", "upsert-kafka")
+  val Sources: Set[String] = Set("tablestore", "kafka-table", "upsert-kafka")
 }

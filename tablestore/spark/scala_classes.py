@@ -1,7 +1,8 @@
 """The classes of this program that run in Spark's JVM, compiled once by the Scala compiler that Spark brings.
 
 ``S3LogStore.scala`` is a Delta log store that never replaces a commit; ``CreateTableCheck.scala`` refuses tables of
-Spark's catalog that Spark could not read again; ``CheckpointFiles.scala`` writes the files of local checkpoints.
+Spark's catalog that Spark could not read again; ``CurrentReads.scala`` lets each query of a frame read current rows;
+``CheckpointFiles.scala`` writes the files of local checkpoints.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Final
 from log_system.jars import cache_home, exclusive, find_java, pyspark_jars, waiting
 from snapshot.errors import UnavailableError
 
-EXTENSION: Final = "tablestore.CreateTableCheck"
-"""The extension of Spark that refuses ``CREATE TABLE ... USING tablestore``."""
+EXTENSIONS: Final = ("tablestore.CreateTableCheck", "tablestore.CurrentReads")
+"""The extensions of Spark among them."""
 _SOURCES = tuple(sorted(Path(__file__).parent.glob("*.scala")))
 _COMPILE_TIMEOUT_S = 300.0
 

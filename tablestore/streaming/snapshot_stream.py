@@ -24,13 +24,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
-from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
+from snapshot.errors import InvalidInputError, TableReplacedError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from tablestore.context import TableContext
 from tablestore.options.read_options import ReadOptions, ScanMode
+from tablestore.read.frame_columns import columns_of_frame
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.splits import as_feed
 from tablestore.spark.error_messages import shows_messages
@@ -77,8 +78,9 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the table at ``options.path`` as rows of ``schema``.
 
         Raises:
-            InvalidInputError: a key table is read without the change type, which tells deletes from inserts.
-            ConflictError: the table's columns were changed while the query started.
+            InvalidInputError: a key table is read without the change type, which tells deletes from inserts, or the
+                schema has other columns than the table.
+            ConflictError: columns were changed since the frame was made.
         """
         self._options = options
         self._table = TableContext.open(options.path, options.runtime, options.allowed, options.table_id)
@@ -88,10 +90,12 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"set option 'readChangeFeed'='true' to get {CHANGE_TYPE!r}, or use TableStore.read_stream()."
             )
             raise InvalidInputError(msg)
-        missing = [n for n in schema.fieldNames() if n not in (*self._table.spec.arrow.names, *RESERVED)]
-        if missing:
-            msg = f"table {options.path!r}: columns {missing} were renamed or dropped just now; start the query again."
-            raise ConflictError(msg)
+        columns_of_frame(self._table.spec, options)
+        names = self._table.spec.arrow.names
+        others = [name for name in schema.fieldNames() if name not in (*names, *RESERVED)]
+        if others:
+            msg = f"table {options.path!r}: expected a schema of its columns {names}, got {others}."
+            raise InvalidInputError(msg)
         self._schema: pa.Schema = arrow_schema(schema)
         self._feed = Feed(self._table, tasks=options.tasks)
         self._target: int | None = None

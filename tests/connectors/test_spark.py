@@ -43,6 +43,8 @@ def test_b56_b57_rows_go_from_spark_to_kafka_and_back(spark: SparkSession, wire:
     frame.write.format("kafka-table").options(**options).mode("append").save()
     found = read(spark, options, "id BIGINT, v STRING")
     assert sorted(map(tuple, found.collect())) == sorted(map(tuple, frame.collect()))
+    frame.write.format("kafka-table").options(**options).mode("append").save()
+    assert found.count() == 200, "each query of a frame reads what is there"
     upserts = made(2, cleanup_policy="compact")
     keyed = {"properties.bootstrap.servers": wire.servers, "topic": upserts, "primary-key": "id",
              "key.format": "json", "value.format": "json"}  # fmt: skip

@@ -190,7 +190,8 @@ class Scan:
             if without:
                 msg = (
                     f"option 'scan.bounded.mode': the read ends at the offsets of group {self._spec.group!r} "
-                    f"('properties.group.id'), which has none for {without}."
+                    f"('properties.group.id'), which has none for {without}. Commit the group's offsets there, or set "
+                    "another mode."
                 )
                 raise InvalidInputError(msg)
         return {each: min(wanted.get(each, latest[each]), latest[each]) for each in partitions}

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, DateType, DoubleType, IntegerType
 
 from snapshot.errors import ConflictError, InvalidInputError
-from snapshot.schema.evolution import AddColumn, DropColumn, WidenColumn
+from snapshot.schema.evolution import AddColumn, DropColumn, MoveColumn, RenameColumn, WidenColumn
 from tablestore import TableStore, open_local
 from tablestore.datasource import TableStoreDataSource
 from tablestore.read import base_table_columns
@@ -226,6 +226,40 @@ def test_a_running_stream_keeps_its_columns_or_says_that_it_cannot(
     again = table.read_stream().writeStream.foreachBatch(lambda b, _: seen.extend(tuple(r)[:3] for r in b.collect()))
     again.option("checkpointLocation", str(tmp_path / "cp")).trigger(**AVAILABLE).start().awaitTermination()
     assert seen[2:] == [(3.5, 3, BIG)]
+
+
+@pytest.mark.parametrize("primary_key", ["id", []], ids=["key", "append"])
+def test_a_frame_keeps_its_columns_or_says_that_it_cannot(
+    spark: SparkSession, tmp_path: Path, primary_key: str | list[str]
+) -> None:
+    """Spark knows the columns of a frame by name only, and two of one type may exchange their names."""
+    path = str(tmp_path / "t")
+    ddl = "id bigint, n int, m int, s struct<x: int, y: int>"
+    table = TableStore.create(spark, path, ddl, primary_key=primary_key)
+    table.write(frame(spark, [(1, 2, 3, (4, 5))], ddl))
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW kept USING tablestore OPTIONS (path '{path}')")
+    frames = [spark.read.format("tablestore").load(path), spark.table("kept"), table.changes(0)]
+    stream = spark.readStream.format("tablestore").option("readChangeFeed", "true").load(path)
+    pinned = table.read()
+
+    def rows(of: DataFrame) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in of.select("id", "n", "m", "s.x", "s.y").collect()]
+
+    assert [rows(each) for each in frames] == [[(1, 2, 3, 4, 5)]] * 3
+    table.alter(AddColumn("s.new", IntegerType(), first=True), MoveColumn("s.y", first=True))
+    table.alter(AddColumn("w", DoubleType()), MoveColumn("m", after="id"))
+    assert [rows(each) for each in frames] == [[(1, 2, 3, 4, 5)]] * 3
+    table.alter(RenameColumn("s.x", "z"), RenameColumn("s.y", "x"), RenameColumn("s.z", "y"))
+    for each in frames:
+        with pytest.raises(
+            PySparkException, match=r"columns \['s'\] were renamed, dropped or changed .* Make it again"
+        ):
+            rows(each)
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+    with pytest.raises(PySparkException, match=r"columns \['s'\] were renamed"):
+        query.processAllAvailable()
+    assert rows(pinned) == [(1, 2, 3, 4, 5)]
+    assert rows(spark.read.format("tablestore").load(path)) == [(1, 2, 3, 5, 4)]
 
 
 def test_options_change_or_are_refused_by_name(spark: SparkSession, table: TableStore) -> None:

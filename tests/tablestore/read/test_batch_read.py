@@ -243,6 +243,29 @@ def test_a_frame_may_be_used_again_with_other_filters(spark: SparkSession, tmp_p
     assert read.where("id = 3").crossJoin(read.select(F.col("id").alias("other"))).count() == 10
 
 
+def test_each_query_of_a_view_or_frame_of_the_data_source_reads_the_current_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make(spark, tmp_path / "t")
+    table.write(frame(spark, [(1, "a")]))
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW current USING tablestore OPTIONS (path '{table.path}')")
+    found = spark.read.format("tablestore").load(table.path)
+    first = spark.read.format("tablestore").load(table.path, snapshot=1)
+    assert [spark.table("current").count(), found.count(), first.count()] == [1, 1, 1]
+    spark.sql("INSERT INTO current VALUES (2, 'b')")
+    table.write(frame(spark, [(3, "c")]))
+    assert [spark.table("current").count(), found.count(), first.count()] == [3, 3, 1]
+    both = "SELECT count(*) FROM current JOIN current AS other USING (id) WHERE id IN (SELECT max(id) FROM current)"
+    assert spark.sql(both).collect()[0][0] == 1
+    kept = found.cache()
+    try:
+        assert kept.count() == 3
+        table.write(frame(spark, [(4, "d")]))
+        assert [kept.count(), spark.table("current").count()] == [3, 4]
+    finally:
+        kept.unpersist()
+
+
 ODD = [
     "plain",
     "with space",
