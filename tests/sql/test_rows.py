@@ -195,6 +195,8 @@ def test_fields_of_rows_change_by_their_new_type(catalog: Catalog) -> None:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(f"ALTER TABLE f MODIFY {text}")
     assert len(rows(catalog, "SELECT * FROM f")) == 2
+    catalog.sql("ALTER TABLE f MODIFY (v ROW<g1 INT, g2 STRING>, l ARRAY<ROW<d INT>>)")
+    assert rows(catalog, "SELECT v, l FROM f") == [((None, None), [(None,)])] * 2
 
 
 @pytest.mark.parametrize("key", ["", ", PRIMARY KEY (k) NOT ENFORCED"])

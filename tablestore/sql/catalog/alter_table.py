@@ -245,8 +245,10 @@ def _retyped(made: CreateTable, path: tuple[str, ...], before: DataType, after: 
 
 def _refielded(made: CreateTable, path: tuple[str, ...], before: StructType, after: StructType) -> Iterator[Change]:
     there, wanted = ({each.name: each for each in kind.fields} for kind in (before, after))
-    yield from (DropColumn(_dotted((*path, name))) for name in there if name not in wanted)
+    dropped = [DropColumn(_dotted((*path, name))) for name in there if name not in wanted]
     kept = [name for name in there if name in wanted]
+    # The last field of a row cannot be dropped.
+    yield from dropped if kept else ()
     in_order = kept == [name for name in wanted if name in there]
     previous: str | None = None
     for name, new in wanted.items():
@@ -260,6 +262,7 @@ def _refielded(made: CreateTable, path: tuple[str, ...], before: StructType, aft
             if not in_order:
                 yield MoveColumn(_dotted(inside), previous is None, previous)
         previous = name
+    yield from () if kept else dropped
 
 
 def _nulls(made: CreateTable, path: tuple[str, ...], before: bool, after: bool) -> Iterator[Change]:
