@@ -46,7 +46,7 @@ from snapshot.merge.predicate import Predicate
 from snapshot.merge.remote_files import remote_files
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.duckdb_types import type_name
-from snapshot.schema.physical_names import without_dropped
+from snapshot.schema.physical_names import is_mixed, without_dropped
 from snapshot.schema.system_columns import SEQ, SNAPSHOT
 
 _EVERY_ROW = Predicate()
@@ -424,9 +424,12 @@ class MergeReader:
     def _scanned(self, name: str) -> str:
         """Return the selection of a scanned column, without dropped fields of structs."""
         number, column = self._schema.get_field_index(name), self._internal(name)
-        held = self._in_files.field(number).type
-        kind = without_dropped(held, self._schema.field(number).type)
-        return column if kind == held else f"{column}::{type_name(kind)} AS {column}"
+        held = self._in_files.field(number)
+        if not is_mixed(held):
+            return column
+        kind = type_name(without_dropped(held.type, self._schema.field(number).type))
+        # Of a bare column, DuckDB would read only the fields that a filter needs, by their places in another file.
+        return f"(CASE WHEN {column} IS NOT NULL THEN {column} END)::{kind} AS {column}"
 
     def _stored(self, columns: Iterable[str]) -> list[tuple[str, str, str]]:
         fields = [(name, self._in_files.field(self._schema.get_field_index(name))) for name in columns]

@@ -20,6 +20,9 @@ PHYSICAL_NAME = "tablestore.stored-name"
 """Key in a field's metadata; absent if the physical name equals the field's name."""
 
 
+_MIXED = b"tablestore.mixed"
+
+
 @dataclass(frozen=True)
 class Columns:
     """Columns of a table as Arrow types. Picklable.
@@ -64,13 +67,25 @@ def with_dropped(columns: pa.Schema, past: Sequence[pa.Schema]) -> pa.Schema:
     """Return columns by physical name whose structs have a field in common with each earlier form of them.
 
     DuckDB casts a struct to another one only if they have a field in common. A struct none of whose fields an earlier
-    form had gets a dropped field of it, after its own.
+    form had gets a dropped field of it, after its own. Columns whose fields have changed are marked (``is_mixed``).
 
     Args:
         columns: the columns by physical name.
         past: earlier columns by physical name, oldest first.
     """
-    return pa.schema([field.with_type(_with_dropped(field.type, _types_of(field.name, past))) for field in columns])
+
+    def scanned(field: pa.Field) -> pa.Field:
+        forms = _types_of(field.name, past)
+        if not pa.types.is_nested(field.type) or all(form == field.type for form in forms):
+            return field
+        return field.with_type(_with_dropped(field.type, forms)).with_metadata({_MIXED: ""})
+
+    return pa.schema([scanned(field) for field in columns])
+
+
+def is_mixed(field: pa.Field) -> bool:
+    """Return whether files may hold a column of ``with_dropped`` with other fields, or the same at other places."""
+    return _MIXED in (field.metadata or {})
 
 
 def _with_dropped(kind: pa.DataType, past: Sequence[pa.DataType]) -> pa.DataType:

@@ -444,6 +444,27 @@ def test_a_struct_is_read_from_files_that_have_none_of_its_fields(tmp_path: Path
         local.compact()
 
 
+@pytest.mark.parametrize("verb", ["drop", "add", "move"])
+def test_a_filter_reads_a_field_wherever_it_is_in_its_file(tmp_path: Path, verb: str) -> None:
+    """The struct is not among the columns that are read."""
+    columns = "id int not null, place struct<a: int, b: int, c: int>"
+    local = create_local(tmp_path / "t", columns, primary_key="id", options={"compaction.auto": False})
+    local.write([{"id": 1, "place": {"a": None, "b": 2, "c": 3}}, {"id": 2, "place": {"a": 1, "b": None, "c": 3}}])
+    match verb:
+        case "drop":
+            local.alter.drop_column("place.a")
+        case "add":
+            local.alter.add_column("place.d", "int", first=True)
+        case "move":
+            local.alter.move_column("place.b", first=True)
+    for _ in range(2):
+        assert local.to_arrow(["id"], "place.b IS NOT NULL").to_pylist() == [{"id": 1}]
+        assert local.count("place.b IS NULL") == 1
+        local.compact()
+    local.delete("place.b IS NULL")
+    assert local.to_arrow(["id"]).to_pylist() == [{"id": 1}]
+
+
 def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "_LOOK_SECONDS", 0.0)
 
