@@ -76,7 +76,7 @@ def with_dropped(columns: pa.Schema, past: Sequence[pa.Schema]) -> pa.Schema:
 
     def scanned(field: pa.Field) -> pa.Field:
         forms = _types_of(field.name, past)
-        if not pa.types.is_nested(field.type) or all(form == field.type for form in forms):
+        if not pa.types.is_nested(field.type) or forms == [field.type] * len(past):
             return field
         return field.with_type(_with_dropped(field.type, forms)).with_metadata({_MIXED: ""})
 
