@@ -39,6 +39,7 @@ from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.sql.catalog.table_references import check_there, definition_of, tables_in
 from tablestore.sql.inserted_rows import aligned
+from tablestore.sql.kept_columns import check_columns
 from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import (
     CreateTable,
@@ -85,6 +86,7 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
         return None
     checkpoint = _checkpoint(scope, statement)
     check_partitions(checkpoint, into.read)
+    check_columns(scope, statement, checkpoint)
     return _started(scope, statement, into, checkpoint, scope.settings.trigger)
 
 

@@ -17,7 +17,7 @@ from tablestore.spark.changelog import changelog
 from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, generated, is_changelog, name_of
 from tablestore.sql.catalog.hints import BOUNDED, adds_replaced, since, stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_frames import GeneratedTable, timed_rows, with_computed
+from tablestore.sql.catalog.table_frames import ConnectorTable, GeneratedTable, timed_rows, with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
@@ -154,11 +154,11 @@ def _changes_of(table: TableStore, options: Mapping[str, Any], *, late: bool) ->
     if table.log.shows_uncommitted:
         return changes
     order = F.col(COMMIT_VERSION)
-    if table.options.looks_up:
-        # The changes include the rows they replace, but several snapshots in a micro-batch may change the same key.
-        return first_and_last_of(changes, key, order).withColumn(SEQ, order)
-    last = last_of(changes, key, order).withColumn(SEQ, order)
-    return changelog(last, table.schema, key, carried=(SEQ,), unknown=late)
+    if keeps_rows(table):
+        last = last_of(changes, key, order).withColumn(SEQ, order)
+        return changelog(last, table.schema, key, carried=(SEQ,), unknown=late)
+    # The changes include the rows they replace, but several snapshots in a micro-batch may change the same key.
+    return first_and_last_of(changes, key, order).withColumn(SEQ, order)
 
 
 def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
@@ -167,6 +167,13 @@ def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
     momentary = frozenset(each.name for each in computed if is_momentary(parse_query(f"SELECT {each.expression}").tree))
     found = of_changes(changes, [names.index(name) for name in made.primary_key])
     return replace(found, momentary=momentary)
+
+
+def keeps_rows(table: ConnectorTable | TableStore) -> bool:
+    """Return whether a query over a table keeps all its rows in Spark's state, to have those that changes replace."""
+    if not isinstance(table, TableStore) or not table.primary_key:
+        return False
+    return not table.log.shows_uncommitted and not table.options.looks_up
 
 
 def _goes_on(scope: Scope, made: CreateTable) -> bool:
