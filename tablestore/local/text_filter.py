@@ -10,7 +10,9 @@ import duckdb
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.duckdb import DuckDBParser
 
 from snapshot.arrow_slices import unsliced
 from snapshot.duckdb_connection import interruptible
@@ -19,6 +21,7 @@ from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spil
 from snapshot.merge.predicate import Predicate
 from snapshot.quoting import check_text, quoted
 from snapshot.schema.duckdb_types import type_name
+from snapshot.subscripts import SubscriptParser
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Query, "a query"),
@@ -29,6 +32,11 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Placeholder, "a parameter"),
     (exp.Parameter, "a parameter"),
 )
+
+
+class _Text(DuckDB):
+    class Parser(SubscriptParser, DuckDBParser):
+        pass
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ def parse_text(text: object, what: str, expected: str) -> exp.Expr:
         msg = f"{what}: expected {expected}, as text; got a {type(text).__name__}."
         raise InvalidInputError(msg)
     try:
-        tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
+        tree = sqlglot.parse_one(text, into=exp.Condition, dialect=_Text)
     except SqlglotError as error:
         reasons = [each.get("description") for each in getattr(error, "errors", [])]
         reason = str(reasons[-1] if reasons else error).splitlines()[0].rstrip(".")
@@ -154,6 +162,11 @@ def parse_text(text: object, what: str, expected: str) -> exp.Expr:
     for kind, refused in _REFUSED:
         if tree.find(kind) is not None:
             msg = f"{what}: {refused} cannot stand in an expression on single rows; use to_duckdb() for that."
+            raise InvalidInputError(msg)
+    for each in tree.find_all(exp.DataType):
+        if not isinstance(each.parent, exp.Cast | exp.DataType | exp.ColumnDef):
+            name = each.sql(_Text)
+            msg = f"{what}: '{name}' is a type; write the name of a column in double quotes, as in \"date\"[1]."
             raise InvalidInputError(msg)
     return tree
 

@@ -76,6 +76,17 @@ def test_unnest_gives_the_fields_of_rows(catalog: Catalog) -> None:
             catalog.sql(text)
 
 
+def test_elements_of_columns_that_are_called_as_sql_calls_them(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE w (id INT, list ARRAY<INT>, `array` ARRAY<ARRAY<INT>>, r ROW<list ARRAY<INT>>)")
+    catalog.sql("INSERT INTO w VALUES (1, ARRAY[7, 8], ARRAY[ARRAY[5]], ROW(ARRAY[9]))")
+    text = "SELECT list[2], `list`[1], `array`[1][1], w.`array`[1], r.list[1], ARRAY[id, 2][1] FROM w"
+    assert rows(catalog, text) == [(8, 7, 5, [5], 9, 1)]
+    catalog.sql("DELETE FROM w WHERE `array`[1][1] = 1")
+    assert rows(catalog, "SELECT id FROM w WHERE r.`list`[1] = 9") == [(1,)]
+    catalog.sql("DELETE FROM w WHERE `array`[1][1] = 5")
+    assert rows(catalog, "SELECT id FROM w") == []
+
+
 def test_unnest_in_a_continuous_query(catalog: Catalog) -> None:
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
     catalog.sql("CREATE TABLE out (id INT, a INT); CREATE TABLE n (b STRING, c BIGINT, PRIMARY KEY (b) NOT ENFORCED)")

@@ -67,6 +67,17 @@ def test_an_old_snapshot_has_its_own_columns(catalog: Catalog) -> None:
     assert rows(catalog, f"SELECT * FROM s /*+ OPTIONS({own}) */") == [(1, "a", "abc", 3)]
 
 
+def test_an_old_snapshot_has_its_own_order_of_columns(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE s (k INT, v STRING, c AS k + 1); INSERT INTO s VALUES (1, 'a')")
+    table = catalog.table("s")
+    assert isinstance(table, TableStore)
+    first, own = now(table), f"'snapshot' = '{table.snapshots()[0].id}', 'schema' = 'own'"
+    catalog.sql("ALTER TABLE s MODIFY v STRING FIRST")
+    assert rows(catalog, "SELECT * FROM s") == [("a", 1, 2)]
+    assert rows(catalog, f"SELECT * FROM s FOR SYSTEM_TIME AS OF {first}") == [(1, "a", 2)]
+    assert rows(catalog, f"SELECT * FROM s /*+ OPTIONS({own}) */") == [(1, "a", 2)]
+
+
 def test_the_newest_partition_is_that_of_the_time(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE p (k INT, day STRING) PARTITIONED BY (day); INSERT INTO p VALUES (1, 'a'), (2, 'b')")
     table = catalog.table("p")

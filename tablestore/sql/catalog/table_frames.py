@@ -228,8 +228,8 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
 
 def with_computed_then(frame: DataFrame, made: CreateTable) -> DataFrame:
     """Return the columns that a table had in an old snapshot, and the computed columns that can be made of them."""
-    there = {name.lower() for name in frame.columns}
-    if there == {column.name.lower() for column in made.columns if isinstance(column, PhysicalColumn)}:
+    there = [name.lower() for name in frame.columns]
+    if there == [column.name.lower() for column in made.columns if isinstance(column, PhysicalColumn)]:
         return with_computed(frame, made)
     computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
     possible = [

@@ -11,6 +11,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from log_system.kafka.client.secrets import ClientValue, wrap
+from snapshot.subscripts import SubscriptParser
 from tablestore.sql.parser.errors import masked
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class SyntaxFaultError(ParseError):
         self.reason, self.start, self.end = reason, start, end
 
 
-class Reader(SparkParser):
+class Reader(SubscriptParser, SparkParser):
     """sqlglot's parser, extended with the basic elements of Flink's statements."""
 
     def begin(self, tokens: list[Token], text: str) -> None:

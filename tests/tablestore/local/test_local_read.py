@@ -444,6 +444,16 @@ def test_a_struct_is_read_from_files_that_have_none_of_its_fields(tmp_path: Path
         local.compact()
 
 
+def test_filters_read_elements_of_columns_that_are_called_as_sql_calls_them(tmp_path: Path) -> None:
+    columns = "id int not null, list array<int>, `array` array<array<int>>, s struct<list: array<int>>"
+    local = create_local(tmp_path / "t", columns, primary_key="id")
+    local.write([{"id": n, "list": [n], "array": [[n]], "s": {"list": [n]}} for n in (1, 2)])
+    for text in ('"list"[1] = 2', '"array"[1][1] = 2', "s.list[1] = 2", "ARRAY[id, 0][1] = 2"):
+        assert local.to_arrow(["id"], text).to_pylist() == [{"id": 2}]
+    with pytest.raises(InvalidInputError, match=r"'LIST\[1\]' is a type; write the name of a column in double quotes"):
+        local.to_arrow(filter="list[1] = 2")
+
+
 @pytest.mark.parametrize("verb", ["drop", "add", "move"])
 def test_a_filter_reads_a_field_wherever_it_is_in_its_file(tmp_path: Path, verb: str) -> None:
     """The struct is not among the columns that are read."""
