@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -66,13 +66,13 @@ _OF_CATALOG = "provider"
 class TableStoreDataSource(DataSource):
     """A table as a Spark data source. Options: see ``ReadOptions``."""
 
+    _frame: tuple[str, int] | None = None
+    """See ``ReadOptions.frame``: Spark keeps this object with the frame."""
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format(...)`` and ``USING``."""
         return FORMAT
-
-    _frame: tuple[str, int] | None = None
-    """See ``ReadOptions.frame``: Spark keeps this object with the frame."""
 
     def schema(self) -> StructType:
         """Return the table's columns; with ``readChangeFeed``, also those of its change feed."""
@@ -283,17 +283,16 @@ class _Sink:
         """
         rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
         staged = accept_staged(self.stager, rows)
-        outlast = partial(_outlast, commit_id)
         try:
             table = _opened(self.options, self.stager.spec.table_id)
         except (NotFoundError, TableReplacedError):
             self.stager.remove(staged)
             raise
-        writer = Writer(table, outlast(table.publisher), TableContext.publisher)
+        writer = Writer(table, _outlast(commit_id, table.publisher), TableContext.publisher)
         try:
-            landed = None if commit_id is None else self._find_landed(writer, staged, commit_id, outlast)
+            landed = None if commit_id is None else self._find_landed(writer, staged, commit_id)
             if landed is None:
-                landed = self._commit_new(writer, staged, commit_id, outlast)
+                landed = self._commit_new(writer, staged, commit_id)
             elif landed.operation != EXPIRED:
                 listed = {file.path for file in table.files.log.commit_at(landed.id).added}
                 self.stager.remove(each for each in staged if each.file.path not in listed)
@@ -302,9 +301,7 @@ class _Sink:
         finally:
             writer.discard()
 
-    def _find_landed(
-        self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId, outlast: Callable[..., Any]
-    ) -> Snapshot | None:
+    def _find_landed(self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId) -> Snapshot | None:
         """Return the snapshot of a micro-batch that has landed, and publish it.
 
         Raises:
@@ -312,30 +309,24 @@ class _Sink:
             InvalidInputError: another micro-batch of this number has landed; the staged files are removed.
         """
         try:
-            found: Snapshot | None = outlast(partial(writer.publish_landed, commit_id))
+            return _outlast(commit_id, partial(writer.publish_landed, commit_id))
         except (CorruptedError, InvalidInputError):
             self.stager.remove(staged)
             raise
-        return found
 
-    def _commit_new(
-        self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None, outlast: Callable[..., Any]
-    ) -> Snapshot | None:
-        """Commit and publish a write that has not landed; ``outlast`` waits as ``Outages.outlast`` does."""
-        made: Snapshot | None
+    def _commit_new(self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None) -> Snapshot | None:
+        """Commit and publish a write that has not landed."""
         with ExitStack() as undo:
             undo.callback(self.stager.remove, staged)
-            outlast(writer.recover_once)
+            _outlast(commit_id, writer.recover_once)
             if writer.table.looks_up:
                 # Spark passes rows to a data source in any order, so only now are the rows of a bucket all known. They
                 # are staged again by bucket, and the commit lists those files.
-                made = outlast(partial(writer.write, partial(self._stage_again, staged), commit_id))
-                return made
+                return _outlast(commit_id, partial(writer.write, partial(self._stage_again, staged), commit_id))
             # From here on a commit may list the files.
             undo.pop_all()
         commit = partial(writer.write_staged, staged, commit_id, spec=self.stager.spec)
-        made = outlast(commit, partial(self._publish_landed, writer, commit_id))
-        return made
+        return _outlast(commit_id, commit, partial(self._publish_landed, writer, commit_id))
 
     def _publish_landed(self, writer: Writer, commit_id: CommitId | None) -> Snapshot:
         """Publish what an attempt to commit has committed; it has removed the files if it has not.

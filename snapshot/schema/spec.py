@@ -141,15 +141,14 @@ class TableSpec:
 
     def changed_since(self, earlier: TableSpec) -> list[str]:
         """Return the names of earlier columns that are not as they were, but for added and moved fields in them."""
-        fields = [json.loads(both_names_json(each.schema_json))["fields"] for each in (self, earlier)]
-        found = {field["name"]: [field] for field in fields[0]}
-        return [
-            name
-            for name, field in zip(earlier.arrow.names, fields[1], strict=True)
-            if not extends(
-                {"type": "struct", "fields": found.get(field["name"], [])}, {"type": "struct", "fields": [field]}
-            )
-        ]
+        own, theirs = (json.loads(both_names_json(each.schema_json))["fields"] for each in (self, earlier))
+        found = {field["name"]: field for field in own}
+
+        def is_kept(field: dict[str, Any]) -> bool:
+            held = found.get(field["name"], {})
+            return held.get("nullable") == field["nullable"] and extends(held["type"], field["type"])
+
+        return [name for name, field in zip(earlier.arrow.names, theirs, strict=True) if not is_kept(field)]
 
     @property
     def stored_paths(self) -> set[Path]:
