@@ -161,7 +161,7 @@ def _bound(spec: TableSpec) -> dict[str, str]:
     for name in spec.schema.fieldNames():
         option = _option_naming(spec.properties, name)
         if option is not None and name not in bound:
-            first = "" if option == BUCKET_KEY else "reset that first, or "
+            first = "reset that first, or " if is_changeable(option) else ""
             bound[name] = f"option {option!r} names it; {first}create a new table"
     return bound
 
@@ -221,7 +221,7 @@ def _check_changeable(path: str, name: str) -> None:
     known = [spec.name for spec in OPTIONS]
     if is_changeable(name):
         return
-    if name not in known and not name.startswith("kafka."):
+    if name not in known and not is_field_option(name) and not name.startswith("kafka."):
         refuse_unknown_option(name, known, path)
     msg = f"table {path!r}: option {name!r} cannot change after create: {_FIXED_WHY.get(name, _ANEW)}."
     raise InvalidInputError(msg)

@@ -283,6 +283,8 @@ def test_a_watermark_is_altered(catalog: Catalog, another: Callable[[], Catalog]
         catalog.sql("ALTER TABLE t ADD WATERMARK FOR ts AS ts")
     catalog.sql("ALTER TABLE t MODIFY WATERMARK FOR ts AS ts")
     assert "WATERMARK FOR `ts` AS ts" in shown(another(), "t")
+    with pytest.raises(InvalidInputError, match="'ts' cannot change: it has the WATERMARK"):
+        catalog.sql("ALTER TABLE t RENAME ts TO at")
     catalog.sql("ALTER TABLE t DROP WATERMARK; ALTER TABLE t DROP ts")
     assert "ts" not in shown(another(), "t").split("WITH")[0]
 

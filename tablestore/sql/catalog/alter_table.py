@@ -174,11 +174,15 @@ def _check_watermark(made: CreateTable, *, is_new: bool) -> None:
 
 def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
     """Check that nothing else in the definition refers to a column."""
-    if name in made.primary_key or (made.watermark and made.watermark.column == name):
-        msg = f"table '{made.name}': column '{name}' cannot change: it is in the PRIMARY KEY or has the WATERMARK."
-        raise InvalidInputError(msg)
-    if name in made.partitioned_by:
-        msg = f"table '{made.name}': column '{name}' cannot change: it is in PARTITIONED BY."
+    why = None
+    if name in made.primary_key:
+        why = "it is in the PRIMARY KEY"
+    elif name in made.partitioned_by:
+        why = "it is in PARTITIONED BY"
+    elif made.watermark and made.watermark.column == name:
+        why = "it has the WATERMARK; ALTER TABLE ... DROP WATERMARK first"
+    if why is not None:
+        msg = f"table '{made.name}': column '{name}' cannot change: {why}."
         raise InvalidInputError(msg)
     for column in columns:
         if not isinstance(column, ComputedColumn) or column.name == name:

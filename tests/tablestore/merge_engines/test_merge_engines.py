@@ -523,8 +523,10 @@ def test_columns_are_added_where_they_fit_the_engine(tmp_path: Path) -> None:
         write(table, [(UPSERT, {"id": 1, "n": at, "at": at})])
     with pytest.raises(InvalidInputError, match=r"column 'w'.*'sum' needs a number"):
         alter(table, [AddColumn("w", StringType())], publish=lambda _: None)
-    with pytest.raises(InvalidInputError, match=r"'sequence\.field' names it"):
+    with pytest.raises(InvalidInputError, match=r"'sequence\.field' names it; create a new table"):
         alter(table, [RenameColumn("at", "when")], publish=lambda _: None)
+    with pytest.raises(InvalidInputError, match=r"option 'fields\.n\.aggregate-function' cannot change after create"):
+        alter(table, set_options={"fields.n.aggregate-function": "max"}, publish=lambda _: None)
     alter(table, [AddColumn("m", LongType())], publish=lambda _: None)
     table = table.refreshed()
     for _ in range(2):
