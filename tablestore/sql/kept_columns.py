@@ -29,7 +29,7 @@ from tablestore.sql.queries.sources import is_endless, keeps_rows
 
 COLUMNS: Final = "tablestore-columns"
 """The file in a checkpoint that holds the columns of the tables whose rows are in the query's state."""
-_KEEP_ROWS: Final = (exp.Join, exp.Distinct, exp.Window, exp.Limit, exp.Fetch, exp.SetOperation)
+_KEEP_ROWS: Final = (exp.Join, exp.In, exp.Exists, exp.Distinct, exp.Window, exp.Limit, exp.Fetch, exp.SetOperation)
 
 
 def check_columns(scope: Scope, statement: Insert, checkpoint: str) -> None:

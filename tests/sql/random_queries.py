@@ -21,7 +21,10 @@ def random_query(chance: random.Random) -> str:
     after = "" if joined == "TRUE" else f" WHERE {joined}"
     columns = chance.choice(["u.j = v.k", "u.j = v.j", "u.g = v.g AND u.j = v.j", "u.j = v.k AND u.n < v.n"])
     by_key = f"SELECT COALESCE(u.k, v.k) AS k, u.g, v.g AS h, u.n, v.m FROM u {side}JOIN v ON u.k = v.k{after}"
-    by_columns = f"SELECT u.k, v.k AS l, u.g, v.n FROM u JOIN v ON {columns}{after}"
+    outer = chance.choice(["", "LEFT ", "RIGHT ", "FULL "])
+    on = chance.choice(["u.j = v.k", "u.j = v.j", "u.g = v.g AND u.j = v.j", "u.j = v.k AND u.n > 0", "u.n = v.n AND v.g <> 'b' AND u.m > 0", "u.k = v.k AND v.n IS NULL"])  # fmt: skip  # noqa: E501
+    by_columns = f"SELECT u.k, v.k AS l, u.g, v.n FROM u {outer}JOIN v ON {on}{after}"
+    by_inner = f"SELECT u.k, v.k AS l, u.g, v.n FROM u JOIN v ON {columns}{after}"
     by_where = f"SELECT u.k, v.k AS l, u.g, v.n FROM u, v WHERE {columns} AND ({joined})"
     found = chance.choice(["n IN (SELECT n FROM v)", "j IN (SELECT k FROM v WHERE n > 0)", "(g, n) IN (SELECT g, n FROM v)", "n > 0 AND k IN (SELECT j FROM v UNION ALL SELECT k FROM v)", "EXISTS (SELECT 1 FROM v WHERE v.g = u.g)", "EXISTS (SELECT * FROM v AS w WHERE w.j = u.j AND w.n > 0) AND g <> 'b'", "EXISTS (SELECT 1 FROM v WHERE v.g = u.g AND u.n = v.n) AND j IN (SELECT k FROM v)"])  # fmt: skip  # noqa: E501
     order = chance.choice(["n", "n DESC", "m NULLS LAST", "g DESC NULLS FIRST, m", "n % 2 DESC, m DESC"])
@@ -47,6 +50,8 @@ def random_query(chance: random.Random) -> str:
             f"SELECT g, n FROM u{where} UNION ALL SELECT g, n FROM v",
             by_key,
             by_columns,
+            by_columns,
+            by_inner,
             by_where,
             f"SELECT k, g, n FROM u WHERE {found}",
             f"SELECT g, COUNT(*), SUM(n), MAX(m) FROM u WHERE {found} GROUP BY g",
@@ -92,8 +97,9 @@ def random_relation(chance: random.Random, depth: int) -> str:
         ranked = f"SELECT g, n, j, ROW_NUMBER() OVER (PARTITION BY g ORDER BY {order}) AS rn FROM {below('q')}"
         return f"SELECT g, n, j FROM ({ranked}) AS r WHERE {place}"
     if kind == 7:
-        join, on = chance.choice([(" JOIN", "ON"), (",", "WHERE")])
-        return f"SELECT a.g, a.n, b.j FROM {below('a')}{join} {below('b')} {on} a.j = b.j AND a.g = b.g"
+        join, on = chance.choice([(" JOIN", "ON"), (",", "WHERE"), (f" {side}JOIN", "ON")])
+        equal = "a.j = b.j" if side and join != "," else "a.j = b.j AND a.g = b.g"
+        return f"SELECT COALESCE(a.g, b.g) AS g, a.n, b.j FROM {below('a')}{join} {below('b')} {on} {equal}"
     if kind in {8, 9}:
         found, also = chance.choice([("j IN (SELECT j", ""), ("(g, n) IN (SELECT g, n", ""), ("EXISTS (SELECT 1", "b.g = a.g AND ")])  # fmt: skip  # noqa: E501
         within = f"{found} FROM {below('b')} WHERE {also}b.n > 0)"

@@ -24,6 +24,10 @@ FIXED = [
     "SELECT COALESCE(u.k, v.k), u.n, v.m FROM u FULL JOIN v ON u.k = v.k WHERE u.n IS NULL OR u.n <> 3",
     "SELECT u.k, u.n, v.g, v.m FROM u, v WHERE v.n > 0 AND u.j = v.k",
     "SELECT k, n FROM u WHERE j IN (SELECT k FROM v WHERE n > 0) AND EXISTS (SELECT 1 FROM v AS w WHERE w.g = u.g)",
+    "SELECT u.k, v.k AS l, u.g, v.n FROM u LEFT JOIN v ON u.j = v.j AND v.n > 0 AND u.g <> 'b' "
+    "WHERE NOT EXISTS (SELECT 1 FROM v AS w WHERE w.k = u.n)",
+    "(SELECT g, n FROM u EXCEPT SELECT g, n FROM v WHERE n > 0) UNION ALL "
+    "(SELECT g, j FROM u INTERSECT SELECT g, j FROM v)",
     # Keys that are NULL, which equal nothing.
     "SELECT a.g, a.c, b.g AS h, b.d FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g) AS a FULL JOIN (SELECT g, "
     "COUNT(*) AS d FROM v GROUP BY g) AS b ON a.g = b.g",

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from tablestore.sql.parser.error_location import RefusedError
 
+_VALUE = "_value_{}"
 _NOT_IN_EXISTS = ("with_", "group", "having", "qualify", "distinct", "limit", "offset")
 """Parts of a SELECT within EXISTS that keep it from being a join."""
 
@@ -150,9 +151,9 @@ def _tables_of(condition: exp.Expr, sources: Mapping[str, Source], aliases: Coll
 
 
 def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool]) -> None:
-    """Replace IN and EXISTS of unbounded queries, as conditions of WHERE, by joins with their distinct rows, in place.
+    """Replace IN, EXISTS and NOT EXISTS of unbounded queries by joins with their distinct rows, in place.
 
-    Conditions for which this is not possible stay.
+    They are conditions of WHERE. Conditions for which this is not possible stay.
     """
     joins, where, first = select.args.get("joins") or [], select.args.get("where"), select.args.get("from_")
     if where is None or first is None:
@@ -163,11 +164,17 @@ def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool])
     added: list[exp.Join] = []
     rest: list[exp.Expr] = []
     for condition in conjuncts(where.this):
-        found = _subquery_of(condition.unnest(), {alias.lower() for alias in aliases})
+        inner = condition.unnest()
+        is_absent = isinstance(inner, exp.Not) and isinstance(inner.this.unnest(), exp.Exists)
+        found = _subquery_of(inner.this.unnest() if is_absent else inner, {alias.lower() for alias in aliases})
         if found is None or not is_endless(found[1]):
             rest.append(condition)
-        else:
-            added.append(_distinct_join(f"_in_{len(added)}", *found))
+            continue
+        alias = f"_in_{len(added)}"
+        added.append(_distinct_join(alias, *found, side="LEFT" if is_absent else ""))
+        if is_absent:
+            # A value that equals a column is not NULL.
+            rest.append(exp.column(_VALUE.format(0), table=alias, quoted=True).is_(exp.null()))
     if not added:
         return
     outputs: list[exp.Expr] = []
@@ -179,9 +186,9 @@ def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool])
     select.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
 
 
-def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query) -> exp.Join:
+def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query, *, side: str) -> exp.Join:
     """Return the join of columns with the distinct rows of a query, which has as many."""
-    names = [exp.to_identifier(f"_value_{number}", quoted=True) for number in range(len(columns))]
+    names = [exp.to_identifier(_VALUE.format(number), quoted=True) for number in range(len(columns))]
     inner = exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier("_rows"), columns=names))
     distinct = exp.select(*(exp.column(name.copy()) for name in names)).distinct().from_(inner)
     equal = [
@@ -189,7 +196,7 @@ def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query) -> 
         for column, name in zip(columns, names, strict=True)
     ]
     named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
-    return exp.Join(this=exp.Subquery(this=distinct, alias=named), on=exp.and_(*equal))
+    return exp.Join(this=exp.Subquery(this=distinct, alias=named), on=exp.and_(*equal), side=side)
 
 
 def _subquery_of(condition: exp.Expr, outer: Collection[str]) -> tuple[list[exp.Expr], exp.Query] | None:

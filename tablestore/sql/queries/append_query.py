@@ -288,14 +288,31 @@ def _check_joins(tree: exp.Select, parts: Parts) -> bool:
             refuse(part.place, f"a {what} without an equality", why)
         if join.side:
             is_outer = True
-            timed = all(_has_watermark(each.relation.rows) for each in (before[0], part))
-            if not timed or condition is None or condition.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE) is None:
+            if not _is_timed(condition, before[0], part):
                 why = (
                     "whether a row has no match is known only when none can arrive any more; declare a WATERMARK on "
                     "both tables and use BETWEEN of their times in ON, or use an INNER JOIN"
                 )
                 refuse(part.place, f"a {join.side} {what} without bounds of time", why)
     return is_outer
+
+
+def has_outer_join_of_rows(tree: exp.Select, parts: Parts) -> bool:
+    """Return whether an outer join has no bounds of time, so that a row may get its first partner at any time.
+
+    Its result updates. Rows of windows are not joined so.
+    """
+    if any(each.windows is not None or each.relation.final or not each.relation.endless for each in parts.inputs):
+        return False
+    by_place = {id(each.place): each for each in parts.inputs}
+    joins = [(each, by_place.get(id(each.this))) for each in tree.args.get("joins") or [] if each.side]
+    return any(part is not None and not _is_timed(each.args.get("on"), parts.inputs[0], part) for each, part in joins)
+
+
+def _is_timed(condition: exp.Expr | None, *sides: QueryInput) -> bool:
+    """Return whether a join of tables with watermarks has a condition that bounds their times."""
+    bounds = condition and condition.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE)
+    return bounds is not None and all(_has_watermark(each.relation.rows) for each in sides)
 
 
 def _check_static(join: exp.Join, part: QueryInput | None, before: list[QueryInput]) -> None:

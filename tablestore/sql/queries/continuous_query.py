@@ -49,7 +49,18 @@ from tablestore.sql.queries.batch_query import (
 )
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, retracted_first, tidied, union
+from tablestore.sql.queries.relation import (
+    APPEND,
+    UPDATE,
+    Relation,
+    common,
+    difference,
+    distinct,
+    of_rows,
+    retracted_first,
+    tidied,
+    union,
+)
 from tablestore.sql.queries.sources import is_endless, source
 from tablestore.sql.queries.unsupported import (
     BATCH,
@@ -275,24 +286,28 @@ class _Planner:
         if top_n_query.is_limited(tree):
             return self._select(top_n_query.around(tree), known)
         check_endless(tree)
-        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
-            refuse(tree.expression, tree.key.upper(), f"only UNION and UNION ALL; {BATCH}", tree.key.upper())
+        name, is_distinct = tree.key.upper(), bool(tree.args.get("distinct"))
+        if tree.args.get("by_name") or not (is_distinct or isinstance(tree, exp.Union)):
+            what = f"{name} BY NAME" if tree.args.get("by_name") else f"{name} ALL"
+            refuse(tree.expression, what, f"only UNION ALL, UNION, INTERSECT and EXCEPT; {BATCH}", name)
         first, second = self.of(tree.this, known), self.of(tree.expression, known)
         if first.each is not None or second.each is not None:
-            refuse(tree.expression, "UNION with a lookup join", "INSERT each INTO the table by itself", "UNION")
+            refuse(tree.expression, f"{name} with a lookup join", "INSERT each INTO the table by itself", name)
         if len(first.names) != len(second.names):
-            reason = f"UNION: the first query has {len(first.names)} columns, the second {len(second.names)}."
-            raise RefusedError(tree.expression, reason, "UNION")
+            reason = f"{name}: the first query has {len(first.names)} columns, the second {len(second.names)}."
+            raise RefusedError(tree.expression, reason, name)
         if first.endless != second.endless:
             why = "the rows of the bounded table would be added repeatedly. INSERT them INTO the other table"
-            refuse(tree.expression, "UNION of a bounded and an unbounded table", why, "UNION")
-        if tree.args.get("distinct") or not (first.grows and second.grows):
+            refuse(tree.expression, f"{name} of a bounded and an unbounded table", why, name)
+        if is_distinct or not (first.grows and second.grows):
             check_not_final(tree.expression, first.final or second.final)
-        both = union(first, second)
-        if not tree.args.get("distinct"):
-            return both
-        check_from_the_start(tree.expression, both.since, "UNION without ALL", "UNION")
-        return distinct(both)
+        if is_distinct:
+            since = first.since or second.since
+            check_from_the_start(tree.expression, since, f"{name} without ALL", name)
+        if isinstance(tree, exp.Union):
+            both = union(first, second)
+            return distinct(both) if is_distinct else both
+        return common(first, second) if isinstance(tree, exp.Intersect) else difference(first, second)
 
     def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
         made = tree.copy()
@@ -326,7 +341,7 @@ class _Planner:
         check_endless(made)
         if looked:
             return looked_up(self._scope, made, parts, looked)
-        if all(each.relation.grows for each in parts.inputs):
+        if all(each.relation.grows for each in parts.inputs) and not append_query.has_outer_join_of_rows(made, parts):
             return append_query.select(spark, made, parts)
         return updating_query.select(spark, made, parts, self._place)
 

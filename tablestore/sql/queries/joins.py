@@ -1,30 +1,36 @@
 """Plans joins of unbounded tables, at least one of them updating.
 
 A join on the primary keys of both tables is an aggregation: each key holds the newest row of either side, and gives one
-row or none. Its state is as large as the tables. An inner join on other columns is Spark's stream-stream join of signed
-rows: two changes meet once, and the product of their signs is +1 to add the pair or -1 to retract it. Its state holds
-all changes; Spark never evicts any.
+row or none. A join on other columns is an operator of our own, ``row_join``. The state of either is as large as the
+tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 from sqlglot import exp
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.sql.parser.qualify import conjuncts, output_names
+from tablestore.sql.operators.held_types import is_held
+from tablestore.sql.operators.row_join import JoinSide, row_join
+from tablestore.sql.operators.stateful import StatePlace
+from tablestore.sql.parser.qualify import conjuncts, named_table, output_names
+from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import SIGN, Groups, Relation, of_groups, settled, signed, tidied
+from tablestore.sql.queries.relation import Groups, Relation, of_changes, of_groups, signed, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
 JOINED: Final = "_joined"
+_MET: Final = "_met"
 _SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT", "FULL": "FULL"}
 
 
@@ -53,8 +59,13 @@ def check_kinds(select: exp.Select) -> None:
             refuse(join.this, what, "use INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
 
 
-def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
+def joined(select: exp.Select, parts: Parts, place: Callable[[], StatePlace]) -> tuple[exp.Select, QueryInput]:
     """Join the inputs of a SELECT; return the SELECT over the join, and the join as its input.
+
+    Args:
+        select: the SELECT, whose columns are qualified.
+        parts: its inputs.
+        place: returns where the next operator keeps its state.
 
     Raises:
         RefusedError: this join is not supported; the message has an alternative.
@@ -72,7 +83,10 @@ def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
     found = JoinedRows(first.relation, {(first.alias, name): name for name in first.relation.names})
     conditions: list[exp.Expr] = []
     for join, part in zip(joins, parts.inputs[1:], strict=True):
-        found, left_over = _join(found, join, part)
+        if conditions and join.side in {"RIGHT", "FULL"}:
+            why = "the rows of the joins before would be removed too late; write those joins as a query in FROM"
+            refuse(part.place, f"a {join.side} JOIN after an inner join with other conditions than equalities", why)
+        found, left_over = _join(found, join, part, place)
         conditions += left_over
     return over_join(select, found, conditions)
 
@@ -111,7 +125,9 @@ def _name(node: exp.Expr) -> tuple[str, str] | None:
     return (node.table, node.name) if isinstance(node, exp.Column) else None
 
 
-def _join(left: JoinedRows, join: exp.Join, part: QueryInput) -> tuple[JoinedRows, list[exp.Expr]]:
+def _join(
+    left: JoinedRows, join: exp.Join, part: QueryInput, place: Callable[[], StatePlace]
+) -> tuple[JoinedRows, list[exp.Expr]]:
     """Join one more table, and return the join and the conditions of ON still to be applied to it."""
     side = _SIDES[join.side or join.kind]
     equal, others = equalities(join.args.get("on"), left.names, part.alias)
@@ -124,13 +140,9 @@ def _join(left: JoinedRows, join: exp.Join, part: QueryInput) -> tuple[JoinedRow
     is_key_right = key_right is not None and by_right == {part.relation.names[n] for n in key_right}
     if is_key and is_key_right and left.relation.ordered and part.relation.ordered and not (others and side != "INNER"):
         return _by_key(left, part, equal, side), others
-    if side != "INNER":
-        why = (
-            "only an inner join can be, or one by the keys of both. INSERT both INTO one table by the columns of each, "
-            f"or {BATCH}"
-        )
-        refuse(part.place, f"a {side} JOIN with '{part.alias}' by other columns than the keys", why, "JOIN")
-    return _by_columns(left, part, equal), others
+    if side == "INNER":
+        return _by_columns(left, part, equal, side, [], place), others
+    return _by_columns(left, part, equal, side, others, place), []
 
 
 def equalities(
@@ -209,36 +221,93 @@ def _by_key(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]], si
     return JoinedRows(of_groups(found, range(len(keys))), names, tuple(same))
 
 
-def _by_columns(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]]) -> JoinedRows:
-    right = part.relation
-    total = len(left.relation.names)
+def _by_columns(
+    left: JoinedRows,
+    part: QueryInput,
+    equal: list[tuple[str, str]],
+    side: str,
+    conditions: Sequence[exp.Expr],
+    place: Callable[[], StatePlace],
+) -> JoinedRows:
+    """Join by columns. Each of the further ``conditions`` of ON must be of one side."""
+    right, total = part.relation, len(left.relation.names)
     outputs = [f"_{n}" for n in range(total + len(right.names))]
+    names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
+    names_right = {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
+    own: list[exp.Expr] = []
+    others: list[exp.Expr] = []
+    for condition in conditions:
+        columns = {_name(node) for node in condition.find_all(exp.Column)}
+        if not (columns <= names.keys() or columns <= names_right.keys()):
+            what = f"a {side} JOIN with a condition over both sides that is not an equality of columns"
+            refuse(condition, what, f"each other condition must be over one side; {BATCH}")
+        (own if columns <= names.keys() else others).append(condition)
     one = signed(left.relation.changes().toDF(*outputs[:total], CHANGE_TYPE)).drop(CHANGE_TYPE)
     other = signed(right.changes().toDF(*outputs[total:], CHANGE_TYPE)).drop(CHANGE_TYPE)
-    one, other = one.withColumnRenamed(SIGN, "_sign_0"), other.withColumnRenamed(SIGN, "_sign_1")
+    for field in (*one.schema, *other.schema):
+        if not is_held(field.dataType):
+            refuse(part.place, f"a column of type {field.dataType.simpleString()} in a join", "CAST it to STRING")
     pairs = [(outputs[left.relation.names.index(a)], outputs[total + right.names.index(b)]) for a, b in equal]
-    met = one.join(other, reduce(Column.__and__, [F.col(a) == F.col(b) for a, b in pairs]), "inner")
-    added = F.col("_sign_0") * F.col("_sign_1") > 0
-    kind = F.when(added, RowKind.INSERT.change_type).otherwise(RowKind.DELETE.change_type)
-    changes = met.select(*outputs, kind.alias(CHANGE_TYPE))
-    key = _key_of_pairs(left.relation, right, equal)
+    try:
+        types = [common_type(one, a, other, b) for a, b in pairs]
+    except AnalysisException:
+        refuse(part.place, f"a join with '{part.alias}' by columns of different types", "CAST one of them", "JOIN")
+    one, keys = _with_keys(_met(one, own, names), [a for a, _ in pairs], types)
+    other, keys_right = _with_keys(_met(other, others, names_right), [b for _, b in pairs], types)
+    sides = (
+        JoinSide(tuple(outputs[:total]), keys, is_kept=side in {"LEFT", "FULL"}),
+        JoinSide(tuple(outputs[total:]), keys_right, is_kept=side in {"RIGHT", "FULL"}),
+    )
+    changes = row_join(one, sides[0], other, sides[1], place())
+    key = _key_of_pairs(left.relation, right, equal, side)
+    # A row that moves to another partner goes in one task and comes in another.
+    changes = changes.drop(SEQ) if key is None else tidied(changes, [outputs[n] for n in key])
+    return JoinedRows(of_changes(changes, key), names | names_right)
 
-    def changelog() -> DataFrame:
-        # Within a micro-batch the join may add and retract the same pair; only the net changes remain.
-        net = settled(changes)
-        return net if key is None else tidied(net, [outputs[n] for n in key])
 
-    names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
-    names |= {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
-    return JoinedRows(Relation(tuple(outputs), changelog=changelog, key=key, chained=True), names)
+def _met(rows: DataFrame, conditions: Sequence[exp.Expr], names: Mapping[tuple[str, str], str]) -> DataFrame:
+    """Return rows with `_MET`, whether they meet conditions over columns that have other names here, if any."""
+    if not conditions:
+        return rows
+
+    def renamed(node: exp.Expr) -> exp.Expr:
+        name = _name(node)
+        return node if name is None else exp.column(names[name], table=JOINED, quoted=True)
+
+    met = exp.alias_(exp.and_(*(each.transform(renamed) for each in conditions)), _MET, quoted=True)
+    return over(rows.sparkSession, exp.select("*", met).from_(named_table(JOINED, JOINED)), {JOINED: rows})
 
 
-def _key_of_pairs(left: Relation, right: Relation, equal: list[tuple[str, str]]) -> tuple[int, ...] | None:
+def _with_keys(rows: DataFrame, keys: Sequence[str], types: Sequence[DataType]) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return rows with columns to join them by, of some types, and their names; they are NULL in rows not `_MET`."""
+    names = []
+    for key, kind in zip(keys, types, strict=True):
+        if rows.schema[key].dataType == kind and _MET not in rows.columns:
+            names.append(key)
+            continue
+        names.append(f"{key}_key")
+        column = F.col(key).cast(kind)
+        rows = rows.withColumn(names[-1], F.when(F.col(_MET), column) if _MET in rows.columns else column)
+    return rows, tuple(names)
+
+
+def common_type(one: DataFrame, column: str, other: DataFrame, column_of_other: str) -> DataType:
+    """Return the type that can hold the values of a column of each of two frames.
+
+    Raises:
+        AnalysisException: there is none.
+    """
+    return one.select(column).union(other.select(column_of_other)).schema[0].dataType
+
+
+def _key_of_pairs(left: Relation, right: Relation, equal: list[tuple[str, str]], side: str) -> tuple[int, ...] | None:
+    """Return the positions of columns by which the rows of a join are unique; None if they are not known."""
     if left.key is None or right.key is None:
         return None
     total = len(left.names)
-    if {right.names[n] for n in right.key} <= {other for _, other in equal}:
+    # A row that has no partner has NULL in the columns of the other side.
+    if side in {"INNER", "LEFT"} and {right.names[n] for n in right.key} <= {other for _, other in equal}:
         return left.key
-    if {left.names[n] for n in left.key} <= {one for one, _ in equal}:
+    if side in {"INNER", "RIGHT"} and {left.names[n] for n in left.key} <= {one for one, _ in equal}:
         return tuple(total + n for n in right.key)
     return (*left.key, *(total + n for n in right.key))

@@ -24,6 +24,7 @@ from tablestore.spark.changelog import changelog
 
 SIGN: Final = "_sign"
 _NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
+_SIGN_OTHER, _NET_OTHER = "_sign_other", "_net_other"
 APPEND: Final = "append"
 UPDATE: Final = "update"
 
@@ -200,11 +201,30 @@ def distinct(relation: Relation) -> Relation:
         return of_rows(
             relation.rows.dropDuplicates(), chained=relation.chained or not relation.final, final=relation.final
         )
-    outputs = tuple(f"_output_{number}" for number in range(len(relation.names)))
-    rows = signed(_named(relation.changes(), outputs))
-    counted = rows.groupBy(*outputs).agg(F.sum(SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ))
-    frame = counted.withColumn(_COPY, F.col(_NET) > 0)
-    return of_groups(Groups(frame, relation.names, outputs, outputs, _COPY), range(len(outputs)))
+    return _counted(relation, None, F.col(_NET) > 0)
+
+
+def common(first: Relation, second: Relation) -> Relation:
+    """Return the INTERSECT of two relations, by column position, with the names of the first."""
+    return _counted(first, second, (F.col(_NET) > 0) & (F.col(_NET_OTHER) > 0))
+
+
+def difference(first: Relation, second: Relation) -> Relation:
+    """Return the EXCEPT of two relations, by column position, with the names of the first."""
+    return _counted(first, second, (F.col(_NET) > 0) & (F.col(_NET_OTHER) <= 0))
+
+
+def _counted(first: Relation, second: Relation | None, kept: Column) -> Relation:
+    """Return the distinct rows that are kept by their numbers of copies in one or two relations."""
+    outputs = tuple(f"_output_{number}" for number in range(len(first.names)))
+    zero = F.lit(0).cast("bigint")
+    rows = signed(_named(first.changes(), outputs)).select(*outputs, SIGN, zero.alias(_SIGN_OTHER))
+    if second is not None:
+        others = signed(_named(second.changes(), outputs))
+        rows = rows.union(others.select(*outputs, zero.alias(SIGN), F.col(SIGN).alias(_SIGN_OTHER)))
+    sums = [F.sum(SIGN).alias(_NET), F.sum(_SIGN_OTHER).alias(_NET_OTHER), F.count(F.lit(1)).alias(SEQ)]
+    frame = rows.groupBy(*outputs).agg(*sums).withColumn(_COPY, kept)
+    return of_groups(Groups(frame, first.names, outputs, outputs, _COPY), range(len(outputs)))
 
 
 def union(first: Relation, second: Relation) -> Relation:
@@ -264,16 +284,6 @@ def _retracted_first(changes: DataFrame, rows: WindowSpec) -> DataFrame:
     # pass, uses the number, without which Spark leaves the window out, and with it the order.
     numbered = changes.withColumn(_COPY, F.row_number().over(rows.orderBy(SIGN)))
     return numbered.where(F.col(_COPY) > 0).drop(_COPY)
-
-
-def settled(changes: DataFrame) -> DataFrame:
-    """Return the net changes of a micro-batch: a row that is both added and retracted cancels out."""
-    columns = [F.col(backquoted(name)) for name in changes.columns if name != CHANGE_TYPE]
-    same = Window.partitionBy(*columns)
-    net = signed(changes).withColumn(_NET, F.sum(SIGN).over(same))
-    net = net.withColumn(_COPY, F.row_number().over(Window.partitionBy(*columns, F.col(SIGN)).orderBy(F.lit(1))))
-    left = net.where((F.col(SIGN) * F.col(_NET) > 0) & (F.col(_COPY) <= F.abs(F.col(_NET))))
-    return left.drop(SIGN, _NET, _COPY)
 
 
 def last_of(changes: DataFrame, key: Sequence[str], order: Column) -> DataFrame:

@@ -32,7 +32,7 @@ from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.version_join import DELETED, TIME, version_join
 from tablestore.sql.parser.qualify import Source, named_table, qualified
 from tablestore.sql.parser.statements import CreateTable, MetadataColumn, Query
-from tablestore.sql.queries.joins import JOINED, JoinedRows, equalities, over_join
+from tablestore.sql.queries.joins import JOINED, JoinedRows, common_type, equalities, over_join
 from tablestore.sql.queries.lookup_joins import lookups_in, side_of
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import of_rows
@@ -274,7 +274,7 @@ def _equal(left: str, right: str) -> exp.Expr:
 def _key(rows: DataFrame, left: str, frame: DataFrame, right: str, each: Versioned) -> tuple[Column, Column]:
     """Return both sides of an equality in the type that can hold the values of both."""
     try:
-        kind = rows.select(left).union(frame.select(right)).schema[0].dataType
+        kind = common_type(rows, left, frame, right)
     except AnalysisException:
         kinds = rows.schema[left].dataType.simpleString(), frame.schema[right].dataType.simpleString()
         refuse(each.node, f"a join FOR SYSTEM_TIME AS OF by {kinds[0]} = {kinds[1]}", "CAST one in a query in FROM")

@@ -64,7 +64,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[
         what = "a join" if is_joined else "an aggregate" if is_grouped(said) else "DISTINCT"
         check_from_the_start(tree.expressions[0], since, what)
     if is_joined:
-        said, part = joined(said, parts)
+        said, part = joined(said, parts, place)
     else:
         (part,) = parts.inputs
     made = _grouped(spark, said, part, place) if is_grouped(said) else _rows(spark, said, part)
