@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,18 +18,19 @@ from snapshot.schema.spark_types import as_nullable, can_widen
 from tablestore.dml.conditions import empty, evaluated
 from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
-from tablestore.sql.catalog.binding import connector_of, partition_values
+from tablestore.sql.catalog.binding import connector_of, partition_values, stored_columns
 from tablestore.sql.catalog.hints import check_hints_allowed
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
-from tablestore.sql.catalog.table_frames import expression_in_spark
+from tablestore.sql.catalog.table_frames import expression_in_spark, parsed_expression
 from tablestore.sql.inserted_rows import aligned, goes_into
 from tablestore.sql.inserts import inserted_columns, with_partition
 from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (
     Assignments,
+    ComputedColumn,
     CreateTable,
     Delete,
     DropPartitions,
@@ -59,12 +61,13 @@ def run_verb(scope: Scope, statement: Verb) -> Result:
         case Delete():
             table = _store_table(scope, statement.name, statement)
             on = empty(scope.spark, table.schema)
-            made = table.delete(_condition(statement.where, _own(statement), on))
+            made = table.delete(_condition(statement.where, _own(scope, statement), on))
         case Update():
             table = _store_table(scope, statement.name, statement)
             on = empty(scope.spark, table.schema)
-            values = _values(statement.assignments, table.schema, on, _own(statement), statement.name)
-            made = table.update(_condition(statement.where, _own(statement), on), values)
+            names = _own(scope, statement)
+            values = _values(statement.assignments, table.schema, on, names, statement.name)
+            made = table.update(_condition(statement.where, names, on), values)
         case Truncate():
             made = _store_table(scope, statement.name, statement).truncate()
         case DropPartitions():
@@ -156,7 +159,7 @@ def _partition_values(scope: Scope, table: TableStore, name: str, fixed: Assignm
         raise InvalidInputError(msg)
     made = scope.definition(name).made
     assert isinstance(made, CreateTable), "a store table is one"
-    literals = _values(partition_values(made, fixed), table.schema, empty(scope.spark, StructType()), {}, name)
+    literals = _values(partition_values(made, fixed), table.schema, empty(scope.spark, StructType()), _Names(), name)
     return {
         column: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[column].dataType)
         for column, value in literals.items()
@@ -206,9 +209,9 @@ def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
     table = _store_table(scope, statement.name, statement)
     query = statement.source
     source = batch_frame(scope, parse_query(f"SELECT * FROM {backquoted(query)}") if isinstance(query, str) else query)
-    names = {statement.name.lower(): TARGET, (statement.alias or statement.name).lower(): TARGET}
+    names = _Names.of(scope, statement.name, statement.alias, TARGET)
     if statement.source_alias:
-        names[statement.source_alias.lower()] = SOURCE
+        names = replace(names, qualifiers={**names.qualifiers, statement.source_alias.lower(): SOURCE})
     here, there = empty(scope.spark, table.schema).alias(TARGET), empty(scope.spark, source.schema).alias(SOURCE)
     sides = {
         Matching.MATCHED: here.crossJoin(there),
@@ -219,7 +222,7 @@ def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
     return table.merge(source, _said(statement.on, names, sides[Matching.MATCHED]), clauses)
 
 
-def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: Mapping[str, str], table: str) -> Clause:
+def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: _Names, table: str) -> Clause:
     match = {
         Matching.MATCHED: Match.MATCHED,
         Matching.NOT_MATCHED: Match.NOT_MATCHED,
@@ -230,17 +233,17 @@ def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: Mappi
     return Clause(match, Action(clause.action.value.lower()), condition, values)
 
 
-def _own(statement: Delete | Update) -> Mapping[str, str]:
-    """Map the table's name and alias to "": Spark evaluates the statement's columns without a qualifier."""
-    return {statement.name.lower(): "", (statement.alias or statement.name).lower(): ""}
+def _own(scope: Scope, statement: Delete | Update) -> _Names:
+    """Return names without qualifiers: the only table is the statement's own."""
+    return _Names.of(scope, statement.name, statement.alias, "")
 
 
-def _condition(where: Expression | None, names: Mapping[str, str], on: DataFrame) -> str:
+def _condition(where: Expression | None, names: _Names, on: DataFrame) -> str:
     return "true" if where is None else _said(where, names, on)
 
 
 def _values(
-    assignments: Assignments, schema: StructType, on: DataFrame, names: Mapping[str, str], table: str
+    assignments: Assignments, schema: StructType, on: DataFrame, names: _Names, table: str
 ) -> dict[str, str | Column]:
     """Return the value for each assigned column, cast to the column's type where ``INSERT INTO`` would cast it.
 
@@ -269,21 +272,63 @@ def _values(
     return values
 
 
-def _said(expression: Expression, names: Mapping[str, str], on: DataFrame) -> str:
-    """Return an expression over a frame in Spark SQL.
+def _said(expression: Expression, names: _Names, on: DataFrame) -> str:
+    """Return an expression over a frame in Spark SQL."""
+    there = {name.lower() for name in on.columns}
+    return expression_in_spark(expression.tree.transform(names.resolved, there), on)
 
-    Table qualifiers are replaced by ``names``; "" removes the qualifier.
+
+@dataclass(frozen=True)
+class _Names:
+    """What the columns in a statement's expressions stand for.
+
+    Attributes:
+        qualifiers: what replaces each qualifier, a table's name or alias in lower case; "" removes it.
+        target: what replaces that of the table whose rows change.
+        computed: the expressions of that table's computed columns, by name in lower case.
     """
-    tree = expression.tree.copy()
-    for column in list(tree.find_all(exp.Column)):
-        parts = column.parts
-        other = names.get(parts[0].name.lower()) if len(parts) > 1 else None
-        if other is None:
-            continue
-        rest: Sequence[exp.Expr] = parts[1:] if other == "" else [exp.to_identifier(other), *parts[1:]]
-        said = exp.Column(**dict(zip(("this", "table", "db", "catalog"), reversed(rest), strict=False)))
-        if column is tree:
-            tree = said
-        else:
-            column.replace(said)
-    return expression_in_spark(tree, on)
+
+    qualifiers: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+    computed: Mapping[str, exp.Expr] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, scope: Scope, table: str, alias: str | None, target: str) -> _Names:
+        """Return the names of a store table, whose columns are qualified by ``target``."""
+        made = scope.definition(table).made
+        assert isinstance(made, CreateTable)
+        stored = {column.name.lower() for column in stored_columns(made)}
+
+        def qualified(node: exp.Expr) -> exp.Expr:
+            if not target or not isinstance(node, exp.Column) or node.parts[0].name.lower() not in stored:
+                return node
+            return _column(target, node.parts)
+
+        computed = {
+            column.name.lower(): exp.paren(parsed_expression(column.expression).transform(qualified), copy=False)
+            for column in made.columns
+            if isinstance(column, ComputedColumn)
+        }
+        return cls({table.lower(): target, (alias or table).lower(): target}, target, computed)
+
+    def resolved(self, node: exp.Expr, there: Collection[str]) -> exp.Expr:
+        """Return a column with the qualifier it has in Spark, and a computed one as its expression.
+
+        A name without a qualifier that is ``there``, among the frame's columns, is one of these.
+        """
+        if not isinstance(node, exp.Column):
+            return node
+        first, *rest = node.parts
+        qualifier = self.qualifiers.get(first.name.lower()) if rest else None
+        name, *fields = node.parts if qualifier is None else rest
+        is_target = name.name.lower() not in there if qualifier is None else qualifier == self.target
+        computed = self.computed.get(name.name.lower()) if is_target else None
+        if computed is not None:
+            return exp.Dot.build([computed.copy(), *fields]) if fields else computed.copy()
+        return node if qualifier is None else _column(qualifier, rest)
+
+
+def _column(qualifier: str, parts: Sequence[exp.Expr]) -> exp.Column:
+    """Return a column with a qualifier; "" is none."""
+    named = [exp.to_identifier(qualifier), *parts] if qualifier else parts
+    return exp.Column(**dict(zip(("this", "table", "db", "catalog"), reversed(named), strict=False)))

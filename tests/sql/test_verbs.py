@@ -156,3 +156,33 @@ def test_options_name_the_key_and_the_partitions_as_in_paimon(spark: SparkSessio
             catalog.sql(f"CREATE TABLE c {text}")
     with pytest.raises(InvalidInputError, match="primary-key"):
         catalog.sql("ALTER TABLE b SET ('primary-key' = 'v')")
+
+
+def test_computed_columns_are_in_conditions_and_values(spark: SparkSession, tmp_path: Path) -> None:
+    """With and without the table's name or alias, and their fields; as in a SELECT."""
+    catalog = Catalog(spark, tmp_path / "warehouse")
+    catalog.sql("""
+        CREATE TABLE c (a INT, twice AS a * 2, m AS MAP['k', a], r AS ROW(a, n), n INT, PRIMARY KEY (a) NOT ENFORCED);
+        CREATE TABLE u (a INT, twice INT);
+        SET 'execution.runtime-mode' = 'batch';
+        INSERT INTO c VALUES (1, 10), (2, 20), (3, 30), (4, 40);
+        INSERT INTO u VALUES (2, 4), (5, 7)
+    """)
+
+    def run(text: str) -> list[tuple[Any, ...]]:
+        catalog.sql(text)
+        return sorted(tuple(row) for row in catalog.table("c").read().select("a", "n").collect())
+
+    assert run("DELETE FROM c WHERE twice = 8") == [(1, 10), (2, 20), (3, 30)]
+    assert run("UPDATE c AS t SET n = t.twice * 100 + m['k'] WHERE t.TWICE - 1 > c.a + 1 AND r.`EXPR$0` = 3") == [
+        (1, 10), (2, 20), (3, 603),
+    ]  # fmt: skip
+    merge = """
+        MERGE INTO c AS t USING u AS s ON t.twice = s.twice
+        WHEN MATCHED AND t.m['k'] = 2 THEN UPDATE SET n = t.twice + s.twice
+        WHEN NOT MATCHED THEN INSERT (a, n) VALUES (s.a, s.twice)
+        WHEN NOT MATCHED BY SOURCE AND t.twice = 2 THEN DELETE
+    """
+    assert run(merge) == [(2, 8), (3, 603), (5, 7)]
+    with pytest.raises(InvalidInputError, match="'twice' is not a column"):
+        run("UPDATE c SET twice = 1")

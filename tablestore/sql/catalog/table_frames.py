@@ -108,7 +108,7 @@ class ConnectorTable:
         schema = StructType([*self.schema.fields, *changes])
         expression = None
         if isinstance(computed, ComputedColumn):
-            columns, tree = self._scope.spark.createDataFrame([], schema), _parsed(computed.expression)
+            columns, tree = self._scope.spark.createDataFrame([], schema), parsed_expression(computed.expression)
             expression = Computed(expression_in_spark(tree, columns), expression_in_spark(tree, columns, of=MESSAGE))
         frame = read_with_watermark(
             self._scope.spark,
@@ -217,7 +217,7 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
     """
     declared = {column.name for column in made.columns}
     columns = [
-        F.expr(expression_in_spark(_parsed(column.expression), frame)).alias(column.name)
+        F.expr(expression_in_spark(parsed_expression(column.expression), frame)).alias(column.name)
         if isinstance(column, ComputedColumn) and column.name not in known
         else F.col(backquoted(column.name))
         for column in made.columns
@@ -236,13 +236,16 @@ def with_computed_then(frame: DataFrame, made: CreateTable) -> DataFrame:
         column
         for column in computed
         if column.name.lower() not in there
-        and all(each.name.lower() in there for each in _parsed(column.expression).find_all(exp.Column))
+        and all(each.name.lower() in there for each in parsed_expression(column.expression).find_all(exp.Column))
     ]
-    added = [F.expr(expression_in_spark(_parsed(each.expression), frame)).alias(each.name) for each in possible]
+    added = [
+        F.expr(expression_in_spark(parsed_expression(each.expression), frame)).alias(each.name) for each in possible
+    ]
     return frame.select("*", *added)
 
 
-def _parsed(text: str) -> exp.Expr:
+def parsed_expression(text: str) -> exp.Expr:
+    """Return the expression of a computed column."""
     expression: exp.Expr = parse_query(f"SELECT {text}").tree.expressions[0]
     return expression
 
