@@ -207,6 +207,8 @@ def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catal
             "of a hint: expected one of default",
         ),
         ("SELECT * FROM s /*+ OPTIONS('scan.snapshot-id' = 'x') */", "option 'snapshot': expected a whole number of 0"),
+        ("SELECT * FROM s /*+ OPTIONS('scan.snapshot-id' = '') */", "option 'snapshot': expected a whole number of 0"),
+        ("SELECT * FROM s /*+ OPTIONS('incremental-between' = '') */", "expected two snapshots or tags, such as"),
         (
             "SELECT * FROM s /*+ OPTIONS('snapshot' = '1', 'scan.snapshot-id' = '1') */",
             "of a hint is given twice",

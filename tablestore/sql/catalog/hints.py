@@ -314,7 +314,7 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
             msg = f"'{name}': option '{key}'{of}: expected one of {', '.join(_PAIMON_MODES)}, got '{value}'."
             raise InvalidInputError(msg)
         found[own] = _PAIMON_MODES[str(value)] if key == "scan.mode" else value
-    return tuple((key, value) for key, value in found.items() if value != "")
+    return tuple((key, value) for key, value in found.items() if (key, value) != ("scan-mode", ""))
 
 
 def _says_nothing(value: str) -> bool:
