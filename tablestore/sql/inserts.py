@@ -37,7 +37,7 @@ from tablestore.sql.catalog.hints import hinted, with_hints
 from tablestore.sql.catalog.session_scope import Scope, folder_name
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
-from tablestore.sql.catalog.table_references import check_there, definition_of, tables_in
+from tablestore.sql.catalog.table_references import check_there, definition_of, definitions_in
 from tablestore.sql.inserted_rows import aligned
 from tablestore.sql.kept_columns import check_columns
 from tablestore.sql.parser.render import render
@@ -417,12 +417,11 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
     """Return the checkpoint folder of a query, so that the same query resumes where it stopped.
 
     Queries are the same if they have the same target and ``pipeline.name``. Without a name, they are the same if the
-    statement and the definitions of the tables it reads and writes are.
+    statement and the definitions of the tables it reads and writes are, also of those behind views.
     """
     name = scope.settings.get(NAME)
     if not name:
-        names = (statement.target, *tables_in(statement.query))
-        definitions = [definition_of(scope, each) for each in names]
+        definitions = [definition_of(scope, statement.target), *definitions_in(scope, statement.query)]
         # A table that was dropped and created again lacks the rows written before; its version makes it a new query.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

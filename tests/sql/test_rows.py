@@ -63,6 +63,30 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
     return made
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT o.id, p.r.a, O.R.q.z FROM o JOIN p ON o.id = p.id WHERE p.r.a > 1 OR o.r.b = 'x'",
+        "SELECT o.id, p.s.a, s.q.z FROM o LEFT JOIN (SELECT id, r AS s FROM p) AS p ON o.id = p.id",
+        "SELECT o.r.a, SUM(p.r.q.z) AS s, MAX(p.r.a) FROM o, p WHERE o.id = p.n GROUP BY o.r.a HAVING SUM(o.n) > 0",
+    ],
+)
+def test_fields_of_rows_of_joined_tables_are_columns_of_continuous_queries(catalog: Catalog, query: str) -> None:
+    for name in "op":
+        catalog.sql(
+            f"CREATE TABLE {name} (id INT PRIMARY KEY NOT ENFORCED, n INT, r ROW<a INT, b STRING, q ROW<z INT>>);"
+            f"INSERT INTO {name} VALUES (1, 2, ROW(1, 'x', ROW(3))), (2, 1, ROW(2, 'y', ROW(4))), (3, 9, NULL)"
+        )
+    catalog.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY NOT ENFORCED, a BIGINT, z BIGINT);"
+        "SET 'tablestore.trigger' = 'available-now'; SET 'execution.runtime-mode' = 'streaming'"
+    )
+    finish(catalog, f"INSERT INTO t {query}")
+    found = rows(catalog, "SELECT * FROM t")
+    assert found == rows(catalog, query)
+    assert len(found) >= 2
+
+
 def test_unnest_gives_the_fields_of_rows(catalog: Catalog) -> None:
     for text, wanted in UNNESTED:
         assert rows(catalog, text) == wanted, text

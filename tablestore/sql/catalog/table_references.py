@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from sqlglot import exp
@@ -13,7 +14,7 @@ from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.functions.time_functions import PROCTIME
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 
 AUDIT_LOG: Final = "audit_log"
 BINLOG: Final = "binlog"
@@ -64,6 +65,15 @@ def definition_of(scope: Scope, name: str) -> Definition:
         NotFoundError: there is no such table or view.
     """
     return scope.definition(name.rpartition("$")[0] if is_inside(scope, name) else name)
+
+
+def definitions_in(scope: Scope, query: Query) -> Iterator[Definition]:
+    """Yield the definitions of the tables and views that a query reads, after each view those that it reads itself."""
+    for name in tables_in(query):
+        found = definition_of(scope, name)
+        yield found
+        if isinstance(found.made, CreateView):
+            yield from definitions_in(scope, found.made.query)
 
 
 def check_there(scope: Scope, query: Query) -> None:

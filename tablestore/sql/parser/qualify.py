@@ -65,7 +65,10 @@ def qualified(select: exp.Select, sources: Mapping[str, Source]) -> exp.Select:
     for each in made.expressions:
         outputs += _columns_of(each, sources) if each.is_star and not each.find(exp.AggFunc) else [each]
     made.set("expressions", outputs)
-    aliases = {each.alias.lower(): each.this for each in outputs if isinstance(each, exp.Alias)}
+    for node in list(own_nodes(made)):
+        if isinstance(node, exp.Column) and node.table:
+            _split_fields(node, sources)
+    aliases = {each.alias.lower(): each.this for each in made.expressions if isinstance(each, exp.Alias)}
     for node in list(own_nodes(made)):
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
             _qualify(node, sources, aliases)
@@ -89,6 +92,16 @@ def _columns_of(star: exp.Expr, sources: Mapping[str, Source]) -> list[exp.Expr]
         for source in chosen
         for name in source.names
     ]
+
+
+def _split_fields(column: exp.Column, sources: Mapping[str, Source]) -> None:
+    """Make ``table.row.field`` and ``row.field``, which are parsed as columns, fields of a column, in place."""
+    parts = column.parts
+    tables = 1 if parts[0].name.lower() in sources else 0
+    if len(parts) == tables + 1 or (not tables and not any(each.has(parts[0].name) for each in sources.values())):
+        return
+    row = exp.Column(this=parts[tables].copy(), table=parts[0].copy() if tables else None)
+    column.replace(exp.Dot.build([row, *(each.copy() for each in parts[tables + 1 :])]))
 
 
 def _qualify(column: exp.Column, sources: Mapping[str, Source], aliases: Mapping[str, exp.Expr]) -> None:
