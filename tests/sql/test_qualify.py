@@ -68,6 +68,16 @@ def test_subqueries_become_joins_with_their_distinct_rows(
     assert to_spark(made) == f"SELECT `a`.*, a.x AS y FROM a {joined}"
 
 
+def test_not_exists_becomes_a_join_whose_rows_lack_a_partner() -> None:
+    made = select("* FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.j = a.k) AND n > 1")
+    join_subqueries(made, lambda _: True)
+    rows = "SELECT DISTINCT `_value_0` FROM (SELECT b.j FROM b) AS _rows(`_value_0`)"
+    assert to_spark(made) == (
+        f"SELECT `a`.* FROM a LEFT JOIN ({rows}) AS `_in_0` ON a.k = `_in_0`.`_value_0` "
+        "WHERE `_in_0`.`_value_0` IS NULL AND n > 1"
+    )
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -77,7 +87,7 @@ def test_subqueries_become_joins_with_their_distinct_rows(
         "k IN (SELECT j FROM b WHERE b.m = a.n)",
         "k IN (WITH w AS (SELECT j FROM b) SELECT j FROM w)",
         "k IN (SELECT * FROM b)",
-        "NOT EXISTS (SELECT 1 FROM b WHERE b.j = a.k)",
+        "NOT EXISTS (SELECT 1 FROM b WHERE b.j < a.k)",
         "EXISTS (SELECT 1 FROM b WHERE b.j < a.k)",
         "EXISTS (SELECT 1 FROM b WHERE b.j = a.k AND b.m < a.n)",
         "EXISTS (SELECT 1 FROM b JOIN c ON b.m = c.i AND c.x = a.n WHERE b.j = a.k)",
