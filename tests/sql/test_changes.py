@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -128,6 +129,35 @@ def test_groups_that_end_are_deleted_where_they_were_written(
     assert rows(catalog, "SELECT * FROM looked") == [(1, 4), (3, 3), (4, 1)]
     assert rows(catalog, "SELECT * FROM copy") == [(1, 5), (4, 2)]
     assert rows(catalog, "SELECT c, s FROM total") == [(2, 7)]
+
+
+def test_outer_joins_compare_columns_of_other_types_and_read_fields_of_rows(catalog: Catalog) -> None:
+    columns = "n STRING, m MAP<STRING, INT>, r ROW<a INT, b STRING>, d DOUBLE, PRIMARY KEY (id) NOT ENFORCED"
+    catalog.sql(f"CREATE TABLE o (id INT, c STRING, {columns}); CREATE TABLE c (id INT, {columns})")
+    catalog.sql("CREATE TABLE s (id INT, n STRING, m MAP<STRING, INT>, b STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'; SET 'tablestore.trigger' = 'available-now'")
+    catalog.sql(
+        "INSERT INTO o VALUES (1, '1', 'x', MAP['k', 1], ROW(1, 'x'), 0.0), "
+        "(2, '01', 'y', MAP['k', 1], ROW(1, 'y'), 1.0), "
+        "(3, CAST(NULL AS STRING), 'z', MAP['k', 3], CAST(NULL AS ROW<a INT, b STRING>), CAST(NULL AS DOUBLE)); "
+        "INSERT INTO c VALUES (1, 'one', MAP['k', 1], ROW(1, 'x'), -0.0), (5, 'five', MAP['k', 1], ROW(2, 'x'), 2.0)"
+    )
+    for on in (
+        "o.c = c.id",
+        "o.d = c.d AND o.c = c.id",
+        "UPPER(c.n) = 'ONE' AND c.id = o.c AND o.r.b LIKE 'x%'",
+        "o.id = c.id AND o.r.b = 'y' AND c.r.a < 3",
+    ):
+        text = f"SELECT o.id, c.n, c.m, o.r.b FROM o LEFT JOIN c ON {on}"
+        wanted = rows(catalog, text)
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+        finish(catalog, f"INSERT INTO s {text}")
+        catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+        assert sorted(rows(catalog, "SELECT * FROM s"), key=str) == sorted(wanted, key=str)
+        catalog.sql("TRUNCATE TABLE s")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    with pytest.raises(InvalidInputError, match="a join with 'c' by a MAP is not supported"):
+        catalog.sql("SELECT o.id, c.n FROM o LEFT JOIN c ON o.m = c.m")
 
 
 def test_rows_that_are_taken_from_a_table_without_a_key_end_its_queries(catalog: Catalog) -> None:

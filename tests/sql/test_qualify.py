@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.qualify import Source, join_by_where, join_subqueries, output_names
+from tablestore.sql.parser.qualify import Source, join_by_where, join_subqueries, output_names, qualified
 
 SOURCES = {name: Source(name, (*columns, "x")) for name, columns in {"a": "kn", "b": "jm", "c": "i"}.items()}
 
@@ -68,14 +68,18 @@ def test_subqueries_become_joins_with_their_distinct_rows(
     assert to_spark(made) == f"SELECT `a`.*, a.x AS y FROM a {joined}"
 
 
-def test_not_exists_becomes_a_join_whose_rows_lack_a_partner() -> None:
-    made = select("* FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.j = a.k) AND n > 1")
+def test_not_exists_becomes_a_join_whose_rows_have_no_partner() -> None:
+    made = select("k FROM a WHERE n > 1 AND NOT EXISTS (SELECT 1 FROM b WHERE b.j = a.k)")
     join_subqueries(made, lambda _: True)
-    rows = "SELECT DISTINCT `_value_0` FROM (SELECT b.j FROM b) AS _rows(`_value_0`)"
-    assert to_spark(made) == (
-        f"SELECT `a`.* FROM a LEFT JOIN ({rows}) AS `_in_0` ON a.k = `_in_0`.`_value_0` "
-        "WHERE `_in_0`.`_value_0` IS NULL AND n > 1"
-    )
+    distinct = "(SELECT DISTINCT `_value_0` FROM (SELECT b.j FROM b) AS _rows(`_value_0`)) AS `_in_0`"
+    kept = "n > 1 AND `_in_0`.`_value_0` IS NULL"
+    assert to_spark(made) == f"SELECT k FROM a LEFT JOIN {distinct} ON a.k = `_in_0`.`_value_0` WHERE {kept}"
+
+
+def test_fields_of_rows_follow_the_column_that_has_them() -> None:
+    made = qualified(select("a.k.f, k.f, n.b.c, j.m, B.x.a.k, other.z, other.y.z, a.k FROM a, b, c"), SOURCES)
+    expected = "`a`.`k`.f, `a`.`k`.f, `a`.`n`.b.c, `b`.`j`.m, `b`.`x`.a.k, other.z, other.y.z, `a`.`k`"
+    assert to_spark(made) == f"SELECT {expected} FROM a CROSS JOIN b CROSS JOIN c"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,8 @@ def test_not_exists_becomes_a_join_whose_rows_lack_a_partner() -> None:
         "k IN (SELECT j FROM b WHERE b.m = a.n)",
         "k IN (WITH w AS (SELECT j FROM b) SELECT j FROM w)",
         "k IN (SELECT * FROM b)",
-        "NOT EXISTS (SELECT 1 FROM b WHERE b.j < a.k)",
+        "NOT EXISTS (SELECT COUNT(*) FROM b WHERE b.j = a.k)",
+        "NOT (EXISTS (SELECT 1 FROM b WHERE b.j = a.k) AND n > 1)",
         "EXISTS (SELECT 1 FROM b WHERE b.j < a.k)",
         "EXISTS (SELECT 1 FROM b WHERE b.j = a.k AND b.m < a.n)",
         "EXISTS (SELECT 1 FROM b JOIN c ON b.m = c.i AND c.x = a.n WHERE b.j = a.k)",

@@ -97,7 +97,8 @@ def _columns_of(star: exp.Expr, sources: Mapping[str, Source]) -> list[exp.Expr]
 def _split_fields(column: exp.Column, sources: Mapping[str, Source]) -> None:
     """Make ``table.row.field`` and ``row.field``, which are parsed as columns, fields of a column, in place."""
     parts = column.parts
-    tables = 1 if parts[0].name.lower() in sources else 0
+    source = sources.get(parts[0].name.lower())
+    tables = 1 if source is not None and source.has(parts[1].name) else 0
     if len(parts) == tables + 1 or (not tables and not any(each.has(parts[0].name) for each in sources.values())):
         return
     row = exp.Column(this=parts[tables].copy(), table=parts[0].copy() if tables else None)

@@ -20,6 +20,7 @@ from sqlglot import exp
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
+from tablestore.spark.changelog import holds_map
 from tablestore.sql.operators.held_types import is_held
 from tablestore.sql.operators.row_join import JoinSide, row_join
 from tablestore.sql.operators.stateful import StatePlace
@@ -252,6 +253,8 @@ def _by_columns(
         types = [common_type(one, a, other, b) for a, b in pairs]
     except AnalysisException:
         refuse(part.place, f"a join with '{part.alias}' by columns of different types", "CAST one of them", "JOIN")
+    if any(map(holds_map, types)):
+        refuse(part.place, f"a join with '{part.alias}' by a MAP", "use a part of it", "JOIN")
     one, keys = _with_keys(_met(one, own, names), [a for a, _ in pairs], types)
     other, keys_right = _with_keys(_met(other, others, names_right), [b for _, b in pairs], types)
     sides = (
