@@ -8,7 +8,7 @@ the values of one column for those of another.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -71,6 +71,7 @@ def check_columns(scope: Scope, statement: Insert, checkpoint: str) -> None:
     queries = list(_queries(scope, with_hints(scope, statement.query)))
     keeps_all = any(_keeps_rows(query) for query in queries)
     keeps_values = keeps_all or any(query.tree.find(*_KEEP_VALUES) for query in queries)
+    keeps_all = keeps_all or (keeps_values and _names_by_place(scope, queries))
     said = {each.name.lower() for query in queries for each in query.tree.find_all(exp.Identifier)}
     folder = Storage.at(checkpoint)
     # Without Spark's own file, the query has not begun.
@@ -119,6 +120,17 @@ def _keeps_rows(query: Query) -> bool:
         or any(each.args.get("query") for each in tree.find_all(exp.In))
         or any(each.args.get("distinct") or not isinstance(each, exp.Union) for each in tree.find_all(exp.SetOperation))
     )
+
+
+def _names_by_place(scope: Scope, queries: Sequence[Query]) -> bool:
+    """Return whether columns of ``*`` get names by their places, as in ``(SELECT * FROM t) AS q (a, b)``."""
+    views = [definition_of(scope, name).made for query in queries for name in tables_in(query)]
+    named = [view.query for view in views if isinstance(view, CreateView) and view.columns]
+    for query in queries:
+        aliases = query.tree.find_all(exp.TableAlias)
+        if query.tree.find(exp.SetOperation) or any(each.args.get("columns") for each in aliases):
+            named.append(query)
+    return any(not isinstance(each.parent, exp.Count) for query in named for each in query.tree.find_all(exp.Star))
 
 
 def _columns(scope: Scope, definition: Definition) -> tuple[StructType, StructType]:

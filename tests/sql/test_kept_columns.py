@@ -28,6 +28,7 @@ def catalog(catalog: Catalog) -> Catalog:
         "CREATE TABLE u (k INT, z BIGINT, w BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('changelog-producer'='lookup');"
         "CREATE TABLE s (g INT, y BIGINT, PRIMARY KEY (g) NOT ENFORCED);"
         "CREATE VIEW v AS SELECT * FROM t WHERE k > 0;"
+        "CREATE VIEW n (k, g, x, y, r) AS SELECT * FROM l;"
         "SET 'tablestore.trigger' = 'available-now'; SET 'pipeline.name' = 'p'"
     )
     return catalog
@@ -57,6 +58,7 @@ def write(catalog: Catalog) -> None:
         (VIEW, "ALTER TABLE t DROP y; ALTER TABLE t ADD y INT AFTER x"),
         (SUM, "ALTER TABLE t MODIFY r ROW<b INT, a INT>"),
         (JOIN, "ALTER TABLE u MODIFY w BIGINT AFTER k"),
+        ("INSERT INTO s SELECT g, SUM(y) FROM n GROUP BY g", "ALTER TABLE l MODIFY y INT FIRST"),
         (TOP, "ALTER TABLE l MODIFY y INT FIRST"),
         (SUM, "ALTER TABLE t RENAME x TO z; ALTER TABLE t RENAME y TO x; ALTER TABLE t RENAME z TO y"),
         (COUNT, "ALTER TABLE l RENAME x TO z; ALTER TABLE l RENAME y TO x; ALTER TABLE l RENAME z TO y"),

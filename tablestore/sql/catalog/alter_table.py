@@ -74,6 +74,10 @@ def altered(made: CreateTable, statement: Altered) -> CreateTable:
             return replace(made, columns=tuple(columns))
         case AlterModify():
             columns = list(made.columns)
+            names = [column.name for column in statement.columns]
+            if len(set(names)) < len(names):
+                msg = f"ALTER TABLE '{made.name}' MODIFY: a column is named twice: {', '.join(names)}."
+                raise InvalidInputError(msg)
             for column, place in zip(statement.columns, _places(statement), strict=True):
                 number = _find(made, columns, column.name)
                 columns[number] = column

@@ -319,7 +319,9 @@ def _reason(error: PySparkException) -> str:
         kind = _OF_WINDOW.fullmatch(name.upper())
         return f"{name} goes with GROUP BY {kind[1]}(...)." if kind else f"there is no function {name}."
     if condition.startswith("UNRESOLVED_COLUMN."):
-        shown = [each for each in parameters.get("proposal", "").split(", ") if CHANGE_TYPE not in each]
+        proposed = parameters.get("proposal", "").split(", ")
+        # Others are columns that the plan of a query has added.
+        shown = [each for each in proposed if CHANGE_TYPE not in each and not each.startswith("`_joined`")]
         similar = f"; similar ones are {', '.join(shown)}" if any(shown) else ""
         return f"there is no column {parameters['objectName']}{similar}."
     return str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
