@@ -16,6 +16,7 @@ TOP = "INSERT INTO s SELECT g, y FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY
 IN = "INSERT INTO s SELECT k, z FROM u WHERE w IN (SELECT o.z + 1 FROM u AS o)"
 EXISTS = "INSERT INTO s SELECT k, z FROM u WHERE EXISTS (SELECT 1 FROM u AS o WHERE o.k = u.k)"
 FIELD = "INSERT INTO s SELECT g, SUM(r.a) FROM l GROUP BY g"
+OUTER = "INSERT INTO s SELECT l.g, SUM(l.y) FROM l LEFT JOIN u ON l.k = u.z GROUP BY l.g"
 COUNT = "INSERT INTO s SELECT g, SUM(y) FROM l GROUP BY g"
 
 
@@ -88,6 +89,7 @@ def test_a_query_with_something_of_columns_in_its_state_does_not_continue_with_o
     ("insert", "alter"),
     [
         (SUM, "ALTER TABLE t RENAME x TO z"),
+        (OUTER, "ALTER TABLE l ADD v INT; ALTER TABLE u ADD v INT"),
         (SUM, "ALTER TABLE t MODIFY y INT COMMENT 'why'; ALTER TABLE u DROP w; ALTER TABLE l DROP x"),
         (COUNT, "ALTER TABLE l MODIFY y INT FIRST; ALTER TABLE l DROP x; ALTER TABLE l ADD x INT"),
     ],

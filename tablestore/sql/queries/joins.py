@@ -7,7 +7,7 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -30,6 +30,7 @@ from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, of_changes, of_groups, signed, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
+Names = Collection[tuple[str, str] | None]
 JOINED: Final = "_joined"
 _MET: Final = "_met"
 _SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT", "FULL": "FULL"}
@@ -80,6 +81,7 @@ def joined(select: exp.Select, parts: Parts, place: Callable[[], StatePlace]) ->
     joins = select.args.get("joins") or []
     if len(parts.inputs) != len(joins) + 1:
         refuse(select.expressions[0], "VALUES or a function of tables beside tables whose rows change", BATCH)
+    used = {_name(node) for node in select.find_all(exp.Column)}
     first = parts.inputs[0]
     found = JoinedRows(first.relation, {(first.alias, name): name for name in first.relation.names})
     conditions: list[exp.Expr] = []
@@ -87,7 +89,7 @@ def joined(select: exp.Select, parts: Parts, place: Callable[[], StatePlace]) ->
         if conditions and join.side in {"RIGHT", "FULL"}:
             why = "the rows of the joins before would be removed too late; write those joins as a query in FROM"
             refuse(part.place, f"a {join.side} JOIN after an inner join with other conditions than equalities", why)
-        found, left_over = _join(found, join, part, place)
+        found, left_over = _join(found, join, part, used, place)
         conditions += left_over
     return over_join(select, found, conditions)
 
@@ -127,9 +129,12 @@ def _name(node: exp.Expr) -> tuple[str, str] | None:
 
 
 def _join(
-    left: JoinedRows, join: exp.Join, part: QueryInput, place: Callable[[], StatePlace]
+    left: JoinedRows, join: exp.Join, part: QueryInput, used: Names, place: Callable[[], StatePlace]
 ) -> tuple[JoinedRows, list[exp.Expr]]:
-    """Join one more table, and return the join and the conditions of ON still to be applied to it."""
+    """Join one more table, and return the join and the conditions of ON still to be applied to it.
+
+    ``used`` are the columns that the query names.
+    """
     side = _SIDES[join.side or join.kind]
     equal, others = equalities(join.args.get("on"), left.names, part.alias)
     if not equal:
@@ -142,8 +147,8 @@ def _join(
     if is_key and is_key_right and left.relation.ordered and part.relation.ordered and not (others and side != "INNER"):
         return _by_key(left, part, equal, side), others
     if side == "INNER":
-        return _by_columns(left, part, equal, side, [], place), others
-    return _by_columns(left, part, equal, side, others, place), []
+        return _by_columns(left, part, equal, side, [], used, place), others
+    return _by_columns(left, part, equal, side, others, used, place), []
 
 
 def equalities(
@@ -228,44 +233,71 @@ def _by_columns(
     equal: list[tuple[str, str]],
     side: str,
     conditions: Sequence[exp.Expr],
+    used: Names,
     place: Callable[[], StatePlace],
 ) -> JoinedRows:
     """Join by columns. Each of the further ``conditions`` of ON must be of one side."""
-    right, total = part.relation, len(left.relation.names)
-    outputs = [f"_{n}" for n in range(total + len(right.names))]
-    names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
-    names_right = {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
-    own: list[exp.Expr] = []
-    others: list[exp.Expr] = []
-    for condition in conditions:
-        columns = {_name(node) for node in condition.find_all(exp.Column)}
-        if not (columns <= names.keys() or columns <= names_right.keys()):
-            what = f"a {side} JOIN with a condition over both sides that is not an equality of columns"
-            refuse(condition, what, f"each other condition must be over one side; {BATCH}")
-        (own if columns <= names.keys() else others).append(condition)
-    one = signed(left.relation.changes().toDF(*outputs[:total], CHANGE_TYPE)).drop(CHANGE_TYPE)
-    other = signed(right.changes().toDF(*outputs[total:], CHANGE_TYPE)).drop(CHANGE_TYPE)
+    # The state has only the columns that are used, and those by which its rows are joined.
+    needed = {column for name, column in left.names.items() if name in used}.union(a for a, _ in equal)
+    needed_right = {name for name in part.relation.names if (part.alias, name) in used}.union(b for _, b in equal)
+    one, renamed = _signed_rows(left.relation, needed, "_left_")
+    other, renamed_right = _signed_rows(part.relation, needed_right, "_right_")
     for field in (*one.schema, *other.schema):
         if not is_held(field.dataType):
             refuse(part.place, f"a column of type {field.dataType.simpleString()} in a join", "CAST it to STRING")
-    pairs = [(outputs[left.relation.names.index(a)], outputs[total + right.names.index(b)]) for a, b in equal]
+    names = {name: renamed[column] for name, column in left.names.items() if column in renamed}
+    names_right = {(part.alias, column): new for column, new in renamed_right.items()}
+    pairs = [(renamed[a], renamed_right[b]) for a, b in equal]
     try:
         types = [common_type(one, a, other, b) for a, b in pairs]
     except AnalysisException:
         refuse(part.place, f"a join with '{part.alias}' by columns of different types", "CAST one of them", "JOIN")
     if any(map(holds_map, types)):
         refuse(part.place, f"a join with '{part.alias}' by a MAP", "use a part of it", "JOIN")
+    own, others = _by_side(conditions, names, names_right, side)
     one, keys = _with_keys(_met(one, own, names), [a for a, _ in pairs], types)
     other, keys_right = _with_keys(_met(other, others, names_right), [b for _, b in pairs], types)
     sides = (
-        JoinSide(tuple(outputs[:total]), keys, is_kept=side in {"LEFT", "FULL"}),
-        JoinSide(tuple(outputs[total:]), keys_right, is_kept=side in {"RIGHT", "FULL"}),
+        JoinSide(tuple(renamed.values()), keys, is_kept=side in {"LEFT", "FULL"}),
+        JoinSide(tuple(renamed_right.values()), keys_right, is_kept=side in {"RIGHT", "FULL"}),
     )
     changes = row_join(one, sides[0], other, sides[1], place())
-    key = _key_of_pairs(left.relation, right, equal, side)
+    key = _key_of_pairs(left.relation, part.relation, equal, side)
+    outputs = [renamed.get(name) for name in left.relation.names]
+    outputs += [renamed_right.get(name) for name in part.relation.names]
+    unique = [name for n in key or () if (name := outputs[n]) is not None]
+    if key is None or len(unique) < len(key):
+        return JoinedRows(of_changes(changes.drop(SEQ), None), names | names_right)
     # A row that moves to another partner goes in one task and comes in another.
-    changes = changes.drop(SEQ) if key is None else tidied(changes, [outputs[n] for n in key])
-    return JoinedRows(of_changes(changes, key), names | names_right)
+    changes = tidied(changes, unique)
+    return JoinedRows(of_changes(changes, [changes.columns.index(each) for each in unique]), names | names_right)
+
+
+def _signed_rows(relation: Relation, needed: Collection[str], prefix: str) -> tuple[DataFrame, dict[str, str]]:
+    """Return the signed rows of a relation with some of its columns, and the names that these have there."""
+    places = {name: number for number, name in reversed(list(enumerate(relation.names))) if name in needed}
+    renamed = {name: f"{prefix}{number}" for number, name in enumerate(sorted(places, key=places.__getitem__))}
+    numbered = relation.changes().toDF(*(f"_{number}" for number in range(len(relation.names))), CHANGE_TYPE)
+    chosen = [F.col(f"_{places[name]}").alias(new) for name, new in renamed.items()]
+    return signed(numbered.select(*chosen, CHANGE_TYPE)).drop(CHANGE_TYPE), renamed
+
+
+def _by_side(
+    conditions: Sequence[exp.Expr], names: Names, others: Names, side: str
+) -> tuple[list[exp.Expr], list[exp.Expr]]:
+    """Return the conditions over the columns of the left side, and those over the columns of the right side.
+
+    Raises:
+        RefusedError: a condition is over both.
+    """
+    found: tuple[list[exp.Expr], list[exp.Expr]] = ([], [])
+    for condition in conditions:
+        columns = {_name(node) for node in condition.find_all(exp.Column)}
+        if not (columns.issubset(names) or columns.issubset(others)):
+            what = f"a {side} JOIN with a condition over both sides that is not an equality of columns"
+            refuse(condition, what, f"each other condition must be over one side; {BATCH}")
+        found[0 if columns.issubset(names) else 1].append(condition)
+    return found
 
 
 def _met(rows: DataFrame, conditions: Sequence[exp.Expr], names: Mapping[tuple[str, str], str]) -> DataFrame:
