@@ -147,6 +147,8 @@ def test_outer_joins_compare_columns_of_other_types_and_read_fields_of_rows(cata
         "o.d = c.d AND o.c = c.id",
         "UPPER(c.n) = 'ONE' AND c.id = o.c AND o.r.b LIKE 'x%'",
         "o.id = c.id AND o.r.b = 'y' AND c.r.a < 3",
+        "o.r.a = c.r.a AND c.id = CAST(o.c AS INT) AND UPPER(c.n) = 'ONE'",
+        "c.id = o.id + 0",
     ):
         text = f"SELECT o.id, c.n, c.m, o.r.b FROM o LEFT JOIN c ON {on}"
         wanted = rows(catalog, text)

@@ -8,7 +8,7 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
@@ -34,6 +34,25 @@ Names = Collection[tuple[str, str] | None]
 JOINED: Final = "_joined"
 _MET: Final = "_met"
 _SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT", "FULL": "FULL"}
+
+
+@dataclass(frozen=True)
+class _On:
+    """The condition of a join.
+
+    Attributes:
+        columns: pairs of columns, left and right, that are equal.
+        expressions: pairs of expressions that are equal.
+        others: further conditions, each of columns of one side.
+    """
+
+    columns: Sequence[tuple[str, str]]
+    expressions: Sequence[tuple[exp.Expr, exp.Expr]]
+    others: Sequence[exp.Expr]
+
+    def side(self, number: int) -> list[str | exp.Expr]:
+        """Return what equals that of the other side; 0 is the left one."""
+        return [*(pair[number] for pair in self.columns), *(pair[number] for pair in self.expressions)]
 
 
 @dataclass(frozen=True)
@@ -137,18 +156,38 @@ def _join(
     """
     side = _SIDES[join.side or join.kind]
     equal, others = equalities(join.args.get("on"), left.names, part.alias)
-    if not equal:
-        refuse(part.place, f"a join with '{part.alias}' without an equality of columns of both", "give one", "JOIN")
+    pairs = {id(each): pair for each in others if (pair := _pair_of(each, left.names, part.alias)) is not None}
+    if not equal and not pairs:
+        refuse(part.place, f"a join with '{part.alias}' without an equality of both", "give one", "JOIN")
     by_left = {one for one, _ in equal}
     by_right = {other for _, other in equal}
     key, key_right = left.relation.key, part.relation.key
     is_key = key is not None and by_left == {left.relation.names[n] for n in key}
     is_key_right = key_right is not None and by_right == {part.relation.names[n] for n in key_right}
-    if is_key and is_key_right and left.relation.ordered and part.relation.ordered and not (others and side != "INNER"):
+    ordered = equal and left.relation.ordered and part.relation.ordered
+    if is_key and is_key_right and ordered and not (others and side != "INNER"):
         return _by_key(left, part, equal, side), others
+    rest = [each for each in others if id(each) not in pairs]
     if side == "INNER":
-        return _by_columns(left, part, equal, side, [], used, place), others
-    return _by_columns(left, part, equal, side, others, used, place), []
+        return _by_columns(left, part, _On(equal, [*pairs.values()], []), side, used, place), rest
+    return _by_columns(left, part, _On(equal, [*pairs.values()], rest), side, used, place), []
+
+
+def _pair_of(condition: exp.Expr, names: Names, alias: str) -> tuple[exp.Expr, exp.Expr] | None:
+    """Return the two sides of an equality if one is over columns in ``names`` and the other over those of a table."""
+    inner = condition.unnest()
+    if not isinstance(inner, exp.EQ) or inner.find(exp.Query):
+        return None
+    for left, right in ((inner.this, inner.expression), (inner.expression, inner.this)):
+        columns, columns_right = ({_name(node) for node in each.find_all(exp.Column)} for each in (left, right))
+        if (
+            columns
+            and columns_right
+            and columns.issubset(names)
+            and {each and each[0] for each in columns_right} == {alias}
+        ):
+            return left, right
+    return None
 
 
 def equalities(
@@ -227,59 +266,111 @@ def _by_key(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]], si
     return JoinedRows(of_groups(found, range(len(keys))), names, tuple(same))
 
 
+@dataclass(frozen=True)
+class _SideRows:
+    """The rows of one side of a join by columns.
+
+    Attributes:
+        rows: signed rows with the columns that are used, `keys`, and `_MET` if ON has conditions of this side alone.
+        columns: names of the used columns in ``rows``, by their names in the relation.
+        names: the same, by table alias and column of the query.
+        keys: names of the columns that equal those of the other side.
+    """
+
+    rows: DataFrame
+    columns: dict[str, str]
+    names: dict[tuple[str, str], str]
+    keys: tuple[str, ...]
+
+    def keyed(self, types: Sequence[DataType]) -> _SideRows:
+        """Return the same with keys of some types, which are NULL in rows that do not meet the conditions."""
+        rows, keys, is_met = self.rows, [], _MET in self.rows.columns
+        for key, kind in zip(self.keys, types, strict=True):
+            if rows.schema[key].dataType == kind and not is_met:
+                keys.append(key)
+                continue
+            keys.append(f"{key}_joined")
+            column = F.col(key).cast(kind)
+            rows = rows.withColumn(keys[-1], F.when(F.col(_MET), column) if is_met else column)
+        return replace(self, rows=rows, keys=tuple(keys))
+
+
 def _by_columns(
-    left: JoinedRows,
-    part: QueryInput,
-    equal: list[tuple[str, str]],
-    side: str,
-    conditions: Sequence[exp.Expr],
-    used: Names,
-    place: Callable[[], StatePlace],
+    left: JoinedRows, part: QueryInput, on: _On, side: str, used: Names, place: Callable[[], StatePlace]
 ) -> JoinedRows:
-    """Join by columns. Each of the further ``conditions`` of ON must be of one side."""
-    # The state has only the columns that are used, and those by which its rows are joined.
-    needed = {column for name, column in left.names.items() if name in used}.union(a for a, _ in equal)
-    needed_right = {name for name in part.relation.names if (part.alias, name) in used}.union(b for _, b in equal)
-    one, renamed = _signed_rows(left.relation, needed, "_left_")
-    other, renamed_right = _signed_rows(part.relation, needed_right, "_right_")
-    for field in (*one.schema, *other.schema):
+    names = {(part.alias, name): name for name in part.relation.names}
+    own, others = _by_side(on.others, left.names, names, side)
+    keys, keys_right = (on.side(number) for number in (0, 1))
+    one = _side_rows(left.relation, left.names, keys, own, used, "_left_")
+    other = _side_rows(part.relation, names, keys_right, others, used, "_right_")
+    for field in (*one.rows.schema, *other.rows.schema):
         if not is_held(field.dataType):
             refuse(part.place, f"a column of type {field.dataType.simpleString()} in a join", "CAST it to STRING")
-    names = {name: renamed[column] for name, column in left.names.items() if column in renamed}
-    names_right = {(part.alias, column): new for column, new in renamed_right.items()}
-    pairs = [(renamed[a], renamed_right[b]) for a, b in equal]
     try:
-        types = [common_type(one, a, other, b) for a, b in pairs]
+        types = [common_type(one.rows, a, other.rows, b) for a, b in zip(one.keys, other.keys, strict=True)]
     except AnalysisException:
         refuse(part.place, f"a join with '{part.alias}' by columns of different types", "CAST one of them", "JOIN")
     if any(map(holds_map, types)):
         refuse(part.place, f"a join with '{part.alias}' by a MAP", "use a part of it", "JOIN")
-    own, others = _by_side(conditions, names, names_right, side)
-    one, keys = _with_keys(_met(one, own, names), [a for a, _ in pairs], types)
-    other, keys_right = _with_keys(_met(other, others, names_right), [b for _, b in pairs], types)
-    sides = (
-        JoinSide(tuple(renamed.values()), keys, is_kept=side in {"LEFT", "FULL"}),
-        JoinSide(tuple(renamed_right.values()), keys_right, is_kept=side in {"RIGHT", "FULL"}),
+    one, other = one.keyed(types), other.keyed(types)
+    changes = row_join(
+        one.rows,
+        JoinSide(tuple(one.columns.values()), one.keys, is_kept=side in {"LEFT", "FULL"}),
+        other.rows,
+        JoinSide(tuple(other.columns.values()), other.keys, is_kept=side in {"RIGHT", "FULL"}),
+        place(),
     )
-    changes = row_join(one, sides[0], other, sides[1], place())
-    key = _key_of_pairs(left.relation, part.relation, equal, side)
-    outputs = [renamed.get(name) for name in left.relation.names]
-    outputs += [renamed_right.get(name) for name in part.relation.names]
+    by_left, by_right = _columns_in(keys, left.names), _columns_in(keys_right, names)
+    key = _key_of_pairs(left.relation, part.relation, by_left, by_right, side)
+    outputs = [one.columns.get(name) for name in left.relation.names]
+    outputs += [other.columns.get(name) for name in part.relation.names]
     unique = [name for n in key or () if (name := outputs[n]) is not None]
     if key is None or len(unique) < len(key):
-        return JoinedRows(of_changes(changes.drop(SEQ), None), names | names_right)
+        return JoinedRows(of_changes(changes.drop(SEQ), None), one.names | other.names)
     # A row that moves to another partner goes in one task and comes in another.
     changes = tidied(changes, unique)
-    return JoinedRows(of_changes(changes, [changes.columns.index(each) for each in unique]), names | names_right)
+    return JoinedRows(of_changes(changes, [changes.columns.index(each) for each in unique]), one.names | other.names)
 
 
-def _signed_rows(relation: Relation, needed: Collection[str], prefix: str) -> tuple[DataFrame, dict[str, str]]:
-    """Return the signed rows of a relation with some of its columns, and the names that these have there."""
-    places = {name: number for number, name in reversed(list(enumerate(relation.names))) if name in needed}
-    renamed = {name: f"{prefix}{number}" for number, name in enumerate(sorted(places, key=places.__getitem__))}
+def _side_rows(
+    relation: Relation,
+    names: Mapping[tuple[str, str], str],
+    keys: Sequence[str | exp.Expr],
+    conditions: Sequence[exp.Expr],
+    used: Names,
+    prefix: str,
+) -> _SideRows:
+    """Return the rows of one side.
+
+    Args:
+        relation: the side.
+        names: names of its columns, by table alias and column of the query.
+        keys: the columns and expressions that equal those of the other side.
+        conditions: conditions of ON of this side alone.
+        used: the columns that the query names. The state has only these, and those by which rows are joined.
+        prefix: begin of the names of columns.
+    """
+    needed = {column for name, column in names.items() if name in used} | {key for key in keys if isinstance(key, str)}
+    places = [relation.names.index(name) for name in dict.fromkeys(relation.names) if name in needed]
+    columns = {relation.names[place]: f"{prefix}{number}" for number, place in enumerate(places)}
     numbered = relation.changes().toDF(*(f"_{number}" for number in range(len(relation.names))), CHANGE_TYPE)
-    chosen = [F.col(f"_{places[name]}").alias(new) for name, new in renamed.items()]
-    return signed(numbered.select(*chosen, CHANGE_TYPE)).drop(CHANGE_TYPE), renamed
+    chosen = [F.col(f"_{place}").alias(new) for place, new in zip(places, columns.values(), strict=True)]
+    rows = signed(numbered.select(*chosen, CHANGE_TYPE)).drop(CHANGE_TYPE)
+    own = {name: columns[column] for name, column in names.items() if column in columns}
+
+    def renamed(node: exp.Expr) -> exp.Expr:
+        name = _name(node)
+        return node if name is None else exp.column(own[name], table=JOINED, quoted=True)
+
+    made = {f"{prefix}key_{number}": key for number, key in enumerate(keys) if isinstance(key, exp.Expr)}
+    if conditions:
+        made[_MET] = exp.and_(*(each.copy() for each in conditions))
+    if made:
+        added = [exp.alias_(each.transform(renamed), name, quoted=True) for name, each in made.items()]
+        tree = exp.select("*", *added).from_(named_table(JOINED, JOINED))
+        rows = over(rows.sparkSession, tree, {JOINED: rows})
+    found = [columns[key] if isinstance(key, str) else f"{prefix}key_{number}" for number, key in enumerate(keys)]
+    return _SideRows(rows, columns, own, tuple(found))
 
 
 def _by_side(
@@ -294,36 +385,10 @@ def _by_side(
     for condition in conditions:
         columns = {_name(node) for node in condition.find_all(exp.Column)}
         if not (columns.issubset(names) or columns.issubset(others)):
-            what = f"a {side} JOIN with a condition over both sides that is not an equality of columns"
+            what = f"a {side} JOIN with a condition over both sides that is not an equality"
             refuse(condition, what, f"each other condition must be over one side; {BATCH}")
         found[0 if columns.issubset(names) else 1].append(condition)
     return found
-
-
-def _met(rows: DataFrame, conditions: Sequence[exp.Expr], names: Mapping[tuple[str, str], str]) -> DataFrame:
-    """Return rows with `_MET`, whether they meet conditions over columns that have other names here, if any."""
-    if not conditions:
-        return rows
-
-    def renamed(node: exp.Expr) -> exp.Expr:
-        name = _name(node)
-        return node if name is None else exp.column(names[name], table=JOINED, quoted=True)
-
-    met = exp.alias_(exp.and_(*(each.transform(renamed) for each in conditions)), _MET, quoted=True)
-    return over(rows.sparkSession, exp.select("*", met).from_(named_table(JOINED, JOINED)), {JOINED: rows})
-
-
-def _with_keys(rows: DataFrame, keys: Sequence[str], types: Sequence[DataType]) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return rows with columns to join them by, of some types, and their names; they are NULL in rows not `_MET`."""
-    names = []
-    for key, kind in zip(keys, types, strict=True):
-        if rows.schema[key].dataType == kind and _MET not in rows.columns:
-            names.append(key)
-            continue
-        names.append(f"{key}_key")
-        column = F.col(key).cast(kind)
-        rows = rows.withColumn(names[-1], F.when(F.col(_MET), column) if _MET in rows.columns else column)
-    return rows, tuple(names)
 
 
 def common_type(one: DataFrame, column: str, other: DataFrame, column_of_other: str) -> DataType:
@@ -335,14 +400,25 @@ def common_type(one: DataFrame, column: str, other: DataFrame, column_of_other: 
     return one.select(column).union(other.select(column_of_other)).schema[0].dataType
 
 
-def _key_of_pairs(left: Relation, right: Relation, equal: list[tuple[str, str]], side: str) -> tuple[int, ...] | None:
-    """Return the positions of columns by which the rows of a join are unique; None if they are not known."""
+def _columns_in(keys: Sequence[str | exp.Expr], names: Mapping[tuple[str, str], str]) -> set[str]:
+    """Return those of the columns and expressions that are columns of the relation."""
+    columns = [names.get(name) for each in keys if not isinstance(each, str) and (name := _name(each)) is not None]
+    return {each for each in (*keys, *columns) if isinstance(each, str)}
+
+
+def _key_of_pairs(
+    left: Relation, right: Relation, by_left: set[str], by_right: set[str], side: str
+) -> tuple[int, ...] | None:
+    """Return the positions of columns by which the rows of a join are unique; None if they are not known.
+
+    ``by_left`` and ``by_right`` are the columns that are equal to something of the other side.
+    """
     if left.key is None or right.key is None:
         return None
     total = len(left.names)
     # A row that has no partner has NULL in the columns of the other side.
-    if side in {"INNER", "LEFT"} and {right.names[n] for n in right.key} <= {other for _, other in equal}:
+    if side in {"INNER", "LEFT"} and {right.names[n] for n in right.key} <= by_right:
         return left.key
-    if side in {"INNER", "RIGHT"} and {left.names[n] for n in left.key} <= {one for one, _ in equal}:
+    if side in {"INNER", "RIGHT"} and {left.names[n] for n in left.key} <= by_left:
         return tuple(total + n for n in right.key)
     return (*left.key, *(total + n for n in right.key))
