@@ -1,24 +1,21 @@
 """Plans joins of unbounded tables, at least one of them updating.
 
-A join on the primary keys of both tables is an aggregation: each key holds the newest row of either side, and gives one
-row or none. A join on other columns is an operator of our own, ``row_join``. The state of either is as large as the
-tables.
+The join itself is an operator of our own, ``row_join``. Here its two sides are prepared, and what is known of its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 from sqlglot import exp
 
-from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import holds_map
 from tablestore.sql.operators.held_types import is_held
@@ -27,7 +24,7 @@ from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.qualify import conjuncts, named_table, output_names
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Groups, Relation, of_changes, of_groups, signed, tidied
+from tablestore.sql.queries.relation import Relation, of_changes, signed, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
 Names = Collection[tuple[str, str] | None]
@@ -159,18 +156,10 @@ def _join(
     pairs = {id(each): pair for each in others if (pair := _pair_of(each, left.names, part.alias)) is not None}
     if not equal and not pairs:
         refuse(part.place, f"a join with '{part.alias}' without an equality of both", "give one", "JOIN")
-    by_left = {one for one, _ in equal}
-    by_right = {other for _, other in equal}
-    key, key_right = left.relation.key, part.relation.key
-    is_key = key is not None and by_left == {left.relation.names[n] for n in key}
-    is_key_right = key_right is not None and by_right == {part.relation.names[n] for n in key_right}
-    ordered = equal and left.relation.ordered and part.relation.ordered
-    if is_key and is_key_right and ordered and not (others and side != "INNER"):
-        return _by_key(left, part, equal, side), others
     rest = [each for each in others if id(each) not in pairs]
-    if side == "INNER":
-        return _by_columns(left, part, _On(equal, [*pairs.values()], []), side, used, place), rest
-    return _by_columns(left, part, _On(equal, [*pairs.values()], rest), side, used, place), []
+    later = rest if side == "INNER" else []
+    on = _On(equal, [*pairs.values()], [] if side == "INNER" else rest)
+    return _joined_by(left, part, on, side, used, place), later
 
 
 def _pair_of(condition: exp.Expr, names: Names, alias: str) -> tuple[exp.Expr, exp.Expr] | None:
@@ -214,58 +203,6 @@ def equalities(
     return equal, others
 
 
-def _by_key(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]], side: str) -> JoinedRows:
-    right = part.relation
-    keys = [f"_key_{number}" for number in range(len(equal))]
-
-    def rows(relation: Relation, names: list[str], number: int) -> DataFrame:
-        assert relation.ordered is not None, "rows by key have an order"
-        changes = relation.ordered()
-        changes = changes.where(F.col(CHANGE_TYPE) != RowKind.UPDATE_BEFORE.change_type)
-        numbered = changes.toDF(*(f"c{n}" for n in range(len(relation.names))), CHANGE_TYPE, SEQ)
-        places = [relation.names.index(name) for name in names]
-        lives = (F.col(CHANGE_TYPE) != RowKind.DELETE.change_type).alias("live")
-        row = F.struct(lives, *(f"c{n}" for n in range(len(relation.names))))
-        whole = reduce(Column.__and__, [F.col(f"c{n}").isNotNull() for n in places])
-        return numbered.select(
-            *(F.col(f"c{place}").alias(key) for place, key in zip(places, keys, strict=True)),
-            # NULL equals nothing in a join but is one group in GROUP BY, so keep the sides apart.
-            F.when(whole, F.lit(-1)).otherwise(F.lit(number)).alias("_apart"),
-            F.struct(F.lit(number).alias("side"), row.alias("row"), F.col(SEQ).alias("at")).alias(f"_{number}"),
-        )
-
-    one = rows(left.relation, [name for name, _ in equal], 0)
-    other = rows(right, [name for _, name in equal], 1)
-    both = one.unionByName(other, allowMissingColumns=True)
-    newest = [F.max_by(F.col(f"_{n}.row"), F.col(f"_{n}.at")).alias(f"_row_{n}") for n in (0, 1)]
-    groups = both.groupBy(*keys, "_apart").agg(*newest, F.count(F.lit(1)).alias(SEQ))
-    lives = [F.coalesce(F.col(f"_row_{n}.live"), F.lit(False)) for n in (0, 1)]
-    kept = {"INNER": lives[0] & lives[1], "LEFT": lives[0], "RIGHT": lives[1], "FULL": lives[0] | lives[1]}[side]
-    total = len(left.relation.names)
-    outputs = [f"_{n}" for n in range(total + len(right.names))]
-    values = [
-        F.when(lives[0], F.col(f"_row_0.c{n}")) if n < total else F.when(lives[1], F.col(f"_row_1.c{n - total}"))
-        for n in range(len(outputs))
-    ]
-    frame = groups.select(
-        *keys, "_apart", *(v.alias(o) for v, o in zip(values, outputs, strict=True)), kept.alias("_kept"), SEQ
-    )
-    names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
-    names |= {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
-    # A join column reads from the group's key if its side always has a row: in an inner join both sides, in a LEFT or
-    # RIGHT join the preserved side, in a FULL join neither.
-    same: list[tuple[tuple[str, str], tuple[str, str], str]] = []
-    for key, (one_name, other_name) in zip(keys, equal, strict=True):
-        lefts = [name for name, column in left.names.items() if column == one_name]
-        if side in {"INNER", "LEFT"}:
-            names |= dict.fromkeys(lefts, key)
-        if side in {"INNER", "RIGHT"}:
-            names[part.alias, other_name] = key
-        same += [(name, (part.alias, other_name), key) for name in lefts]
-    found = Groups(frame, (*keys, *outputs), (*keys, *outputs), (*keys, "_apart"), "_kept")
-    return JoinedRows(of_groups(found, range(len(keys))), names, tuple(same))
-
-
 @dataclass(frozen=True)
 class _SideRows:
     """The rows of one side of a join by columns.
@@ -295,14 +232,13 @@ class _SideRows:
         return replace(self, rows=rows, keys=tuple(keys))
 
 
-def _by_columns(
+def _joined_by(
     left: JoinedRows, part: QueryInput, on: _On, side: str, used: Names, place: Callable[[], StatePlace]
 ) -> JoinedRows:
-    names = {(part.alias, name): name for name in part.relation.names}
-    own, others = _by_side(on.others, left.names, names, side)
-    keys, keys_right = (on.side(number) for number in (0, 1))
-    one = _side_rows(left.relation, left.names, keys, own, used, "_left_")
-    other = _side_rows(part.relation, names, keys_right, others, used, "_right_")
+    right = JoinedRows(part.relation, {(part.alias, name): name for name in part.relation.names})
+    conditions, conditions_right = _by_side(on.others, left.names, right.names, side)
+    one = _side_rows(left, on.side(0), conditions, used, "_left_")
+    other = _side_rows(right, on.side(1), conditions_right, used, "_right_")
     for field in (*one.rows.schema, *other.rows.schema):
         if not is_held(field.dataType):
             refuse(part.place, f"a column of type {field.dataType.simpleString()} in a join", "CAST it to STRING")
@@ -320,36 +256,51 @@ def _by_columns(
         JoinSide(tuple(other.columns.values()), other.keys, is_kept=side in {"RIGHT", "FULL"}),
         place(),
     )
-    by_left, by_right = _columns_in(keys, left.names), _columns_in(keys_right, names)
-    key = _key_of_pairs(left.relation, part.relation, by_left, by_right, side)
-    outputs = [one.columns.get(name) for name in left.relation.names]
-    outputs += [other.columns.get(name) for name in part.relation.names]
-    unique = [name for n in key or () if (name := outputs[n]) is not None]
-    if key is None or len(unique) < len(key):
-        return JoinedRows(of_changes(changes.drop(SEQ), None), one.names | other.names)
+    names, same = one.names | other.names, []
+    either: dict[str, str] = {}
+    for a, b in on.columns:
+        column, column_right = one.columns[a], other.columns[b]
+        if changes.schema[column].dataType != changes.schema[column_right].dataType:
+            continue
+        # The column that has a value in every row with one, if there is such a column.
+        either[a] = column_right if side == "RIGHT" else column
+        if side == "FULL":
+            either[a] = f"{column}_or_right"
+            changes = changes.withColumn(either[a], F.coalesce(column, column_right))
+        if side == "INNER":
+            names[part.alias, b] = column
+        same += [(name, (part.alias, b), either[a]) for name, own in left.names.items() if own == a]
+    key = _key_of_pairs(left, right, on, side)
+    unique: list[str] = []
+    if key is not None:
+        is_by_keys = set(key[0]) == either.keys() and set(key[1]) == {b for _, b in on.columns}
+        if side == "FULL" and is_by_keys and not (on.expressions or on.others):
+            unique = [either[a] for a in key[0]]
+        else:
+            places = [*map(one.columns.get, key[0]), *map(other.columns.get, key[1])]
+            unique = [each for each in places if each is not None]
+            key = key if len(unique) == len(places) else None
+    shown = [name for name in changes.columns if name not in {CHANGE_TYPE, SEQ}]
+    if key is None:
+        return JoinedRows(of_changes(changes.select(*shown, CHANGE_TYPE), None), names, tuple(same))
     # A row that moves to another partner goes in one task and comes in another.
-    changes = tidied(changes, unique)
-    return JoinedRows(of_changes(changes, [changes.columns.index(each) for each in unique]), one.names | other.names)
+    changes = tidied(changes.select(*shown, CHANGE_TYPE, SEQ), unique)
+    return JoinedRows(of_changes(changes, [shown.index(each) for each in unique]), names, tuple(same))
 
 
 def _side_rows(
-    relation: Relation,
-    names: Mapping[tuple[str, str], str],
-    keys: Sequence[str | exp.Expr],
-    conditions: Sequence[exp.Expr],
-    used: Names,
-    prefix: str,
+    joined: JoinedRows, keys: Sequence[str | exp.Expr], conditions: Sequence[exp.Expr], used: Names, prefix: str
 ) -> _SideRows:
     """Return the rows of one side.
 
     Args:
-        relation: the side.
-        names: names of its columns, by table alias and column of the query.
+        joined: the side.
         keys: the columns and expressions that equal those of the other side.
         conditions: conditions of ON of this side alone.
         used: the columns that the query names. The state has only these, and those by which rows are joined.
         prefix: begin of the names of columns.
     """
+    relation, names = joined.relation, joined.names
     needed = {column for name, column in names.items() if name in used} | {key for key in keys if isinstance(key, str)}
     places = [relation.names.index(name) for name in dict.fromkeys(relation.names) if name in needed]
     columns = {relation.names[place]: f"{prefix}{number}" for number, place in enumerate(places)}
@@ -400,25 +351,21 @@ def common_type(one: DataFrame, column: str, other: DataFrame, column_of_other: 
     return one.select(column).union(other.select(column_of_other)).schema[0].dataType
 
 
-def _columns_in(keys: Sequence[str | exp.Expr], names: Mapping[tuple[str, str], str]) -> set[str]:
-    """Return those of the columns and expressions that are columns of the relation."""
-    columns = [names.get(name) for each in keys if not isinstance(each, str) and (name := _name(each)) is not None]
-    return {each for each in (*keys, *columns) if isinstance(each, str)}
-
-
-def _key_of_pairs(
-    left: Relation, right: Relation, by_left: set[str], by_right: set[str], side: str
-) -> tuple[int, ...] | None:
-    """Return the positions of columns by which the rows of a join are unique; None if they are not known.
-
-    ``by_left`` and ``by_right`` are the columns that are equal to something of the other side.
-    """
-    if left.key is None or right.key is None:
+def _key_of_pairs(left: JoinedRows, right: JoinedRows, on: _On, side: str) -> tuple[list[str], list[str]] | None:
+    """Return the columns of both sides by which the rows of a join are unique; None if they are not known."""
+    if left.relation.key is None or right.relation.key is None:
         return None
-    total = len(left.names)
+    keys = [[each.relation.names[n] for n in each.relation.key or ()] for each in (left, right)]
+    by_left, by_right = (_columns_in(on.side(number), each.names) for number, each in enumerate((left, right)))
     # A row that has no partner has NULL in the columns of the other side.
-    if side in {"INNER", "LEFT"} and {right.names[n] for n in right.key} <= by_right:
-        return left.key
-    if side in {"INNER", "RIGHT"} and {left.names[n] for n in left.key} <= by_left:
-        return tuple(total + n for n in right.key)
-    return (*left.key, *(total + n for n in right.key))
+    if side in {"INNER", "LEFT"} and by_right.issuperset(keys[1]):
+        return keys[0], []
+    if side in {"INNER", "RIGHT"} and by_left.issuperset(keys[0]):
+        return [], keys[1]
+    return keys[0], keys[1]
+
+
+def _columns_in(keys: Sequence[str | exp.Expr], names: Mapping[tuple[str, str], str]) -> set[str]:
+    """Return those of the columns and expressions of one side that are columns of its relation."""
+    found = {each for each in keys if isinstance(each, str)}
+    return found | {names[each.table, each.name] for each in keys if isinstance(each, exp.Column)}
