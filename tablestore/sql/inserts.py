@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
@@ -60,6 +61,9 @@ from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
 InsertOrOverwrite = TypeVar("InsertOrOverwrite", bound=Insert | Overwrite)
+logger: Final = logging.getLogger("tablestore")
+_STATEMENT: Final = "tablestore-statement"
+"""The file in the checkpoint of a query without a name that holds a digest of its statement."""
 _OWN_ERROR = re.compile(rf"{InvalidInputError.__module__}\.{InvalidInputError.__name__}: (.*)", re.DOTALL)
 """The message of an error that Python code in a task of Spark has raised."""
 
@@ -87,7 +91,26 @@ def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame 
     checkpoint = _checkpoint(scope, statement)
     check_partitions(checkpoint, into.read)
     check_columns(scope, statement, checkpoint)
+    if not scope.settings.get(NAME):
+        _warn_of_start(scope, statement, checkpoint)
     return _started(scope, statement, into, checkpoint, scope.settings.trigger)
+
+
+def _warn_of_start(scope: Scope, statement: Insert, checkpoint: str) -> None:
+    """Log a warning if a query without a name starts over, because a definition was changed since it first started."""
+    text, place = hashlib.sha256(render(statement).encode()).hexdigest().encode(), Storage.at(checkpoint)
+    if place.exists(_STATEMENT):
+        return
+    folder, own = Storage.at(scope.checkpoints), folder_name(statement.target, "")
+    others = (f"{name}/{_STATEMENT}" for name in folder.names() if name.startswith(own))
+    if any(folder.read(each) == text for each in others):
+        logger.warning(
+            "INSERT INTO '%s' starts over: a definition that it uses was changed since it began. It reads all rows "
+            "again, and a table that adds rows gets them twice. SET 'pipeline.name' before a query first starts, and "
+            "it continues after such changes.",
+            statement.target,
+        )
+    place.put(_STATEMENT, text)
 
 
 def _run_to_the_end(scope: Scope, statement: Insert, into: _Into) -> None:

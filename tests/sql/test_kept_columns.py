@@ -122,3 +122,16 @@ def test_a_query_without_a_name_starts_again_when_what_its_views_read_is_changed
     catalog.sql(change)
     catalog.sql("UPDATE t SET y = 5 WHERE k = 1")
     assert run(catalog, insert) == [(1, 7)]
+
+
+def test_a_query_without_a_name_says_that_it_starts_over(catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
+    catalog.sql("RESET 'pipeline.name'")
+    write(catalog)
+    for _ in range(2):
+        assert run(catalog, SUM) == [(1, 3)]
+    run(catalog, COUNT)
+    assert "starts over" not in caplog.text
+    catalog.sql("ALTER TABLE t ADD z INT")
+    for _ in range(2):
+        assert run(catalog, SUM) == [(1, 3)]
+    assert caplog.text.count("INSERT INTO 's' starts over: a definition that it uses was changed") == 1
