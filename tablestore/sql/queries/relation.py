@@ -217,12 +217,14 @@ def difference(first: Relation, second: Relation) -> Relation:
 def _counted(first: Relation, second: Relation | None, kept: Column) -> Relation:
     """Return the distinct rows that are kept by their numbers of copies in one or two relations."""
     outputs = tuple(f"_output_{number}" for number in range(len(first.names)))
-    zero = F.lit(0).cast("bigint")
-    rows = signed(_named(first.changes(), outputs)).select(*outputs, SIGN, zero.alias(_SIGN_OTHER))
+    rows = signed(_named(first.changes(), outputs))
+    sums = [F.sum(SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ)]
     if second is not None:
-        others = signed(_named(second.changes(), outputs))
-        rows = rows.union(others.select(*outputs, zero.alias(SIGN), F.col(SIGN).alias(_SIGN_OTHER)))
-    sums = [F.sum(SIGN).alias(_NET), F.sum(_SIGN_OTHER).alias(_NET_OTHER), F.count(F.lit(1)).alias(SEQ)]
+        others, zero = signed(_named(second.changes(), outputs)), F.lit(0).cast("bigint")
+        rows = rows.select(*outputs, SIGN, zero.alias(_SIGN_OTHER)).union(
+            others.select(*outputs, zero.alias(SIGN), F.col(SIGN).alias(_SIGN_OTHER))
+        )
+        sums.append(F.sum(_SIGN_OTHER).alias(_NET_OTHER))
     frame = rows.groupBy(*outputs).agg(*sums).withColumn(_COPY, kept)
     return of_groups(Groups(frame, first.names, outputs, outputs, _COPY), range(len(outputs)))
 
