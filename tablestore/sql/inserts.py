@@ -106,8 +106,8 @@ def _warn_of_start(scope: Scope, statement: Insert, checkpoint: str) -> None:
     if any(folder.read(each) == text for each in others):
         logger.warning(
             "INSERT INTO '%s' starts over: a definition that it uses was changed since it began. It reads all rows "
-            "again, and a table that adds rows gets them twice. SET 'pipeline.name' before a query first starts, and "
-            "it continues after such changes.",
+            "again, so a table that appends or adds up rows gets them twice. A query that has a 'pipeline.name' from "
+            "its first start on continues after such changes.",
             statement.target,
         )
     place.put(_STATEMENT, text)

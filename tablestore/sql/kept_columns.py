@@ -24,7 +24,7 @@ from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.hints import with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME
-from tablestore.sql.catalog.table_references import definition_of, is_inside, tables_in
+from tablestore.sql.catalog.table_references import definition_of, definitions_in, is_inside, tables_in
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Insert, Query
 from tablestore.sql.queries.batch_query import open_table
 from tablestore.sql.queries.sources import is_endless, keeps_rows
@@ -68,10 +68,11 @@ def check_columns(scope: Scope, statement: Insert, checkpoint: str) -> None:
     name = scope.settings.get(NAME)
     if not name:
         return
-    queries = list(_queries(scope, with_hints(scope, statement.query)))
+    views = [each.made for each in definitions_in(scope, statement.query) if isinstance(each.made, CreateView)]
+    queries = [with_hints(scope, each) for each in (statement.query, *(view.query for view in views))]
     keeps_all = any(_keeps_rows(query) for query in queries)
     keeps_values = keeps_all or any(query.tree.find(*_KEEP_VALUES) for query in queries)
-    keeps_all = keeps_all or (keeps_values and _names_by_place(scope, queries))
+    keeps_all = keeps_all or (keeps_values and _names_by_place(views, queries))
     said = {each.name.lower() for query in queries for each in query.tree.find_all(exp.Identifier)}
     folder = Storage.at(checkpoint)
     # Without Spark's own file, the query has not begun.
@@ -102,15 +103,6 @@ def check_columns(scope: Scope, statement: Insert, checkpoint: str) -> None:
         folder.put(COLUMNS, json.dumps({table: asdict(kept) for table, kept in found.items()}).encode())
 
 
-def _queries(scope: Scope, query: Query) -> Iterator[Query]:
-    """Yield a query and those of the views that it reads."""
-    yield query
-    for name in tables_in(query):
-        made = definition_of(scope, name).made
-        if isinstance(made, CreateView):
-            yield from _queries(scope, with_hints(scope, made.query))
-
-
 def _keeps_rows(query: Query) -> bool:
     """Return whether a query keeps rows in its state, whatever its tables."""
     tree = query.tree
@@ -122,10 +114,9 @@ def _keeps_rows(query: Query) -> bool:
     )
 
 
-def _names_by_place(scope: Scope, queries: Sequence[Query]) -> bool:
+def _names_by_place(views: Sequence[CreateView], queries: Sequence[Query]) -> bool:
     """Return whether columns of ``*`` get names by their places, as in ``(SELECT * FROM t) AS q (a, b)``."""
-    views = [definition_of(scope, name).made for query in queries for name in tables_in(query)]
-    named = [view.query for view in views if isinstance(view, CreateView) and view.columns]
+    named = [view.query for view in views if view.columns]
     for query in queries:
         aliases = query.tree.find_all(exp.TableAlias)
         if query.tree.find(exp.SetOperation) or any(each.args.get("columns") for each in aliases):

@@ -17,8 +17,8 @@ from tablestore.normalize import segments
 from tablestore.normalize.segments import HASH
 from tablestore.sql.operators import row_multiset
 from tablestore.sql.operators.row_join import JoinSide, RowJoin
+from tablestore.sql.operators.row_multiset import SIGN
 from tablestore.sql.operators.stateful import Task
-from tablestore.sql.operators.top_n import SIGN
 from tests.sql.changes import SIGNS
 
 Row = tuple[Any, ...]

@@ -96,12 +96,6 @@ def change_places(
     return query(db, _difference(named, places, outputs), old_rows=old, new_rows=new)
 
 
-def repeated(rows: pa.Table) -> pa.Table:
-    """Return each row as often as its count says, without its sign."""
-    counts = pc.abs(rows.column(COUNT)).to_numpy()
-    return rows if (counts == 1).all() else rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-
-
 def _candidates(db: duckdb.DuckDBPyConnection, held: pa.Table, net: pa.Table, named: str, places: Places) -> pa.Table:
     """Return the rows of a state that can be at the places before or after a change; of few rows, all.
 

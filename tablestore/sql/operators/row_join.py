@@ -17,10 +17,8 @@ from snapshot.quoting import quoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.normalize.segments import HASH
-from tablestore.sql.operators.group_places import repeated
-from tablestore.sql.operators.row_multiset import COUNT, Hashes, query
+from tablestore.sql.operators.row_multiset import COUNT, SIGN, Hashes, as_changes, query
 from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
-from tablestore.sql.operators.top_n import SIGN
 
 _IS_LEFT: Final = "_is_left"
 
@@ -104,7 +102,9 @@ class RowJoin(StatefulStep):
             lefts.put(query(task.db, f"SELECT * FROM d WHERE {_known(self.left)}", d=dl))
             rights.put(query(task.db, f"SELECT * FROM d WHERE {_known(self.right)}", d=dr))
         if found.num_rows:
-            yield from self._emitted(task, found, rows.schema).to_batches()
+            columns = _schema(rows, (*self.left.columns, *self.right.columns))
+            kind = f"if({COUNT} > 0, '{RowKind.INSERT.change_type}', '{RowKind.DELETE.change_type}')"
+            yield from as_changes(task.db, task.batch, found, columns, kind).to_batches()
 
     def _net(self, task: Task, rows: pa.Table, side: JoinSide) -> pa.Table:
         is_left = _IS_LEFT if side is self.left else f"NOT {_IS_LEFT}"
@@ -130,16 +130,6 @@ class RowJoin(StatefulStep):
         changes = " UNION ALL BY NAME ".join(parts)
         return f"SELECT {both}, sum({COUNT}) AS {COUNT} FROM ({changes}) GROUP BY ALL HAVING sum({COUNT}) <> 0"
 
-    def _emitted(self, task: Task, found: pa.Table, schema: pa.Schema) -> pa.Table:
-        names = [*self.left.columns, *self.right.columns]
-        kind = f"if({COUNT} > 0, '{RowKind.INSERT.change_type}', '{RowKind.DELETE.change_type}') AS {CHANGE_TYPE}"
-        # A reader that applies the changes in order then replaces a key instead of removing it.
-        text = f"SELECT {_named(names)}, {COUNT}::BIGINT AS {COUNT}, {kind} FROM found ORDER BY {COUNT}"
-        rows = repeated(query(task.db, text, found=found))
-        arrays = [rows.column(name).cast(schema.field(name).type) for name in names]
-        arrays += [rows.column(CHANGE_TYPE).cast(pa.string()), pa.repeat(pa.scalar(task.batch, pa.int64()), len(rows))]
-        return pa.table(arrays, names=[*names, CHANGE_TYPE, SEQ])
-
 
 def _alone(own: JoinSide, name: str, other: JoinSide, name_of_other: str) -> list[str]:
     """Return the queries of the changes of the rows of one side, ``l`` or ``r``, that have no partner."""
@@ -155,7 +145,7 @@ def _alone(own: JoinSide, name: str, other: JoinSide, name_of_other: str) -> lis
     ]
 
 
-def _named(names: tuple[str, ...] | list[str], table: str = "") -> str:
+def _named(names: tuple[str, ...], table: str = "") -> str:
     return ", ".join(f"{table}.{quoted(name)}" if table else quoted(name) for name in names)
 
 

@@ -13,15 +13,19 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapshot.arrow_slices import unsliced
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.quoting import quoted
-from snapshot.schema.system_columns import conform
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import SEQ, conform
 from snapshot.storage import Storage
 from tablestore.normalize.segments import HASH, REMEDY, Segment, SegmentedState, in_steps
 
 COUNT: Final = "_count"
+SIGN: Final = "_sign"
+"""Name of the column with 1 for an added row, -1 for a retracted one."""
 _BATCH_ROWS: Final = 131_072
 
 Hashes = npt.NDArray[np.int64]
@@ -123,6 +127,32 @@ def query(db: duckdb.DuckDBPyConnection, text: str, **tables: pa.Table) -> pa.Ta
     finally:
         for name in tables:
             db.unregister(name)
+
+
+def as_changes(db: duckdb.DuckDBPyConnection, batch: int, rows: pa.Table, columns: pa.Schema, kind: str) -> pa.Table:
+    """Return rows that have come or gone as changes, those that have gone first.
+
+    A reader that applies the changes in order then replaces a key instead of removing it.
+
+    Args:
+        db: runs the query.
+        batch: id of the micro-batch.
+        rows: the columns, and ``_count``: how many copies of a row have come (positive) or gone (negative).
+        columns: the columns to return.
+        kind: the expression of the change type, over ``rows``.
+
+    Returns:
+        The columns, ``_change_type`` and ``_seq``, which is higher in later micro-batches.
+    """
+    named = ", ".join(quoted(name) for name in columns.names)
+    text = f"SELECT {named}, {COUNT}::BIGINT AS {COUNT}, {kind} AS {CHANGE_TYPE} FROM found ORDER BY {COUNT}"
+    found = query(db, text, found=rows)
+    counts = pc.abs(found.column(COUNT)).to_numpy()
+    if (counts != 1).any():
+        found = found.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    arrays = [found.column(field.name).cast(field.type) for field in columns]
+    arrays += [found.column(CHANGE_TYPE).cast(pa.string()), pa.repeat(pa.scalar(batch, pa.int64()), len(found))]
+    return pa.table(arrays, names=[*columns.names, CHANGE_TYPE, SEQ])
 
 
 def _hashes_of(batch: pa.RecordBatch) -> Hashes:

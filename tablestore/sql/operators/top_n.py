@@ -15,11 +15,10 @@ from snapshot.quoting import quoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.normalize.segments import HASH
-from tablestore.sql.operators.group_places import RANK, Places, change_places, repeated
-from tablestore.sql.operators.row_multiset import COUNT, query
+from tablestore.sql.operators.group_places import RANK, Places, change_places
+from tablestore.sql.operators.row_multiset import COUNT, SIGN, as_changes
 from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
 
-SIGN: Final = "_sign"
 _ADDED: Final = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
 
 
@@ -67,7 +66,6 @@ class _TopN(StatefulStep):
             yield from self._emitted(task, found, schema).to_batches()
 
     def _emitted(self, task: Task, found: pa.Table, schema: pa.Schema) -> pa.Table:
-        names = [*self.outputs, *([RANK] if self.places.ranked else [])]
         both = "false"
         if self.key is not None:
             by = f"PARTITION BY {', '.join(map(quoted, self.key))}" if self.key else ""
@@ -77,10 +75,6 @@ class _TopN(StatefulStep):
             f"'{RowKind.UPDATE_BEFORE.change_type}') ELSE if({COUNT} > 0, '{RowKind.INSERT.change_type}', "
             f"'{RowKind.DELETE.change_type}') END"
         )
-        # The row that goes comes first, so that a reader that applies them in order replaces the key.
-        text = f"SELECT {', '.join(map(quoted, names))}, {COUNT}, {kinds} AS {CHANGE_TYPE} FROM found ORDER BY {COUNT}"
-        rows = repeated(query(task.db, text, found=found))
-        arrays = [rows.column(name).cast(schema.field(name).type) for name in self.outputs]
-        arrays += [rows.column(RANK)] if self.places.ranked else []
-        arrays += [rows.column(CHANGE_TYPE).cast(pa.string()), pa.repeat(pa.scalar(task.batch, pa.int64()), len(rows))]
-        return pa.table(arrays, names=[*names, CHANGE_TYPE, SEQ])
+        rank = [pa.field(RANK, pa.int64())] if self.places.ranked else []
+        columns = pa.schema([*(schema.field(name) for name in self.outputs), *rank])
+        return as_changes(task.db, task.batch, found, columns, kinds)

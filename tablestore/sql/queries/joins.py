@@ -30,6 +30,7 @@ from tablestore.sql.queries.unsupported import BATCH, refuse
 Names = Collection[tuple[str, str] | None]
 JOINED: Final = "_joined"
 _MET: Final = "_met"
+_BOUNDS: Final = "each other condition must be over one side, and bounds of time need a WATERMARK in both tables"
 _SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT", "FULL": "FULL"}
 
 
@@ -157,9 +158,9 @@ def _join(
     if not equal and not pairs:
         refuse(part.place, f"a join with '{part.alias}' without an equality of both", "give one", "JOIN")
     rest = [each for each in others if id(each) not in pairs]
-    later = rest if side == "INNER" else []
-    on = _On(equal, [*pairs.values()], [] if side == "INNER" else rest)
-    return _joined_by(left, part, on, side, used, place), later
+    # An inner join meets them after it as well.
+    within, later = ([], rest) if side == "INNER" else (rest, [])
+    return _joined_by(left, part, _On(equal, [*pairs.values()], within), side, used, place), later
 
 
 def _pair_of(condition: exp.Expr, names: Names, alias: str) -> tuple[exp.Expr, exp.Expr] | None:
@@ -169,12 +170,8 @@ def _pair_of(condition: exp.Expr, names: Names, alias: str) -> tuple[exp.Expr, e
         return None
     for left, right in ((inner.this, inner.expression), (inner.expression, inner.this)):
         columns, columns_right = ({_name(node) for node in each.find_all(exp.Column)} for each in (left, right))
-        if (
-            columns
-            and columns_right
-            and columns.issubset(names)
-            and {each and each[0] for each in columns_right} == {alias}
-        ):
+        is_of_table = {each and each[0] for each in columns_right} == {alias}
+        if columns and columns.issubset(names) and is_of_table:
             return left, right
     return None
 
@@ -235,6 +232,7 @@ class _SideRows:
 def _joined_by(
     left: JoinedRows, part: QueryInput, on: _On, side: str, used: Names, place: Callable[[], StatePlace]
 ) -> JoinedRows:
+    """Join one more table, with all of the condition."""
     right = JoinedRows(part.relation, {(part.alias, name): name for name in part.relation.names})
     conditions, conditions_right = _by_side(on.others, left.names, right.names, side)
     one = _side_rows(left, on.side(0), conditions, used, "_left_")
@@ -256,13 +254,12 @@ def _joined_by(
         JoinSide(tuple(other.columns.values()), other.keys, is_kept=side in {"RIGHT", "FULL"}),
         place(),
     )
-    names, same = one.names | other.names, []
-    either: dict[str, str] = {}
+    names, same, either = one.names | other.names, [], {}
     for a, b in on.columns:
         column, column_right = one.columns[a], other.columns[b]
         if changes.schema[column].dataType != changes.schema[column_right].dataType:
             continue
-        # The column that has a value in every row with one, if there is such a column.
+        # The column that is NULL only where both are.
         either[a] = column_right if side == "RIGHT" else column
         if side == "FULL":
             either[a] = f"{column}_or_right"
@@ -270,22 +267,13 @@ def _joined_by(
         if side == "INNER":
             names[part.alias, b] = column
         same += [(name, (part.alias, b), either[a]) for name, own in left.names.items() if own == a]
-    key = _key_of_pairs(left, right, on, side)
-    unique: list[str] = []
-    if key is not None:
-        is_by_keys = set(key[0]) == either.keys() and set(key[1]) == {b for _, b in on.columns}
-        if side == "FULL" and is_by_keys and not (on.expressions or on.others):
-            unique = [either[a] for a in key[0]]
-        else:
-            places = [*map(one.columns.get, key[0]), *map(other.columns.get, key[1])]
-            unique = [each for each in places if each is not None]
-            key = key if len(unique) == len(places) else None
     shown = [name for name in changes.columns if name not in {CHANGE_TYPE, SEQ}]
+    key = _key(left, right, on, side, (one.columns, other.columns, either))
     if key is None:
         return JoinedRows(of_changes(changes.select(*shown, CHANGE_TYPE), None), names, tuple(same))
     # A row that moves to another partner goes in one task and comes in another.
-    changes = tidied(changes.select(*shown, CHANGE_TYPE, SEQ), unique)
-    return JoinedRows(of_changes(changes, [shown.index(each) for each in unique]), names, tuple(same))
+    changes = tidied(changes.select(*shown, CHANGE_TYPE, SEQ), key)
+    return JoinedRows(of_changes(changes, [shown.index(each) for each in key]), names, tuple(same))
 
 
 def _side_rows(
@@ -337,7 +325,7 @@ def _by_side(
         columns = {_name(node) for node in condition.find_all(exp.Column)}
         if not (columns.issubset(names) or columns.issubset(others)):
             what = f"a {side} JOIN with a condition over both sides that is not an equality"
-            refuse(condition, what, f"each other condition must be over one side; {BATCH}")
+            refuse(condition, what, f"{_BOUNDS}; {BATCH}")
         found[0 if columns.issubset(names) else 1].append(condition)
     return found
 
@@ -351,18 +339,38 @@ def common_type(one: DataFrame, column: str, other: DataFrame, column_of_other: 
     return one.select(column).union(other.select(column_of_other)).schema[0].dataType
 
 
-def _key_of_pairs(left: JoinedRows, right: JoinedRows, on: _On, side: str) -> tuple[list[str], list[str]] | None:
-    """Return the columns of both sides by which the rows of a join are unique; None if they are not known."""
+def _key(
+    left: JoinedRows, right: JoinedRows, on: _On, side: str, columns: Sequence[Mapping[str, str]]
+) -> list[str] | None:
+    """Return the columns by which the rows of a join are unique; None if they are not known, or not in the result.
+
+    Args:
+        left: the left side.
+        right: the right side.
+        on: the condition.
+        side: the kind of the join.
+        columns: names in the result of the columns of the left side and of the right side, and of those that have the
+            value of either side, by the column of the left side.
+    """
     if left.relation.key is None or right.relation.key is None:
         return None
-    keys = [[each.relation.names[n] for n in each.relation.key or ()] for each in (left, right)]
+    key, key_right = ([each.relation.names[n] for n in each.relation.key or ()] for each in (left, right))
     by_left, by_right = (_columns_in(on.side(number), each.names) for number, each in enumerate((left, right)))
+    own, others, either = columns
+    # Otherwise, two rows that are no partners of each other could have the same keys.
+    is_by_keys = by_left == set(key) == either.keys() and by_right == set(key_right)
+    is_by_keys = is_by_keys and not (on.expressions or on.others)
     # A row that has no partner has NULL in the columns of the other side.
-    if side in {"INNER", "LEFT"} and by_right.issuperset(keys[1]):
-        return keys[0], []
-    if side in {"INNER", "RIGHT"} and by_left.issuperset(keys[0]):
-        return [], keys[1]
-    return keys[0], keys[1]
+    if side in {"INNER", "LEFT"} and by_right.issuperset(key_right):
+        found = [own.get(each) for each in key]
+    elif side in {"INNER", "RIGHT"} and by_left.issuperset(key):
+        found = [others.get(each) for each in key_right]
+    elif side == "FULL" and is_by_keys:
+        found = [either[each] for each in key]
+    else:
+        found = [*map(own.get, key), *map(others.get, key_right)]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
 
 
 def _columns_in(keys: Sequence[str | exp.Expr], names: Mapping[tuple[str, str], str]) -> set[str]:

@@ -21,8 +21,8 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import changelog
+from tablestore.sql.operators.row_multiset import SIGN
 
-SIGN: Final = "_sign"
 _NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
 _SIGN_OTHER, _NET_OTHER = "_sign_other", "_net_other"
 APPEND: Final = "append"

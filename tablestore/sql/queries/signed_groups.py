@@ -19,9 +19,10 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import changelog
 from tablestore.sql.operators.extremes import Extreme, with_extremes
 from tablestore.sql.operators.held_types import is_ordered
+from tablestore.sql.operators.row_multiset import SIGN
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError
-from tablestore.sql.queries.relation import SIGN, signed
+from tablestore.sql.queries.relation import signed
 from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
 
 LIVE = "_live"
