@@ -121,7 +121,7 @@ def run_in_buckets(
     buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 1) if groups else 1
     routes = _routes(buckets)
     hashed = F.xxhash64(*(_without_sign_of_zero(frame, name) for name in groups)) if groups else F.lit(0)
-    rows = frame.withColumn(HASH, hashed.cast("bigint"))
+    rows = _kept_if_empty(frame).withColumn(HASH, hashed.cast("bigint"))
     rows = rows.withColumn(_BUCKET, F.pmod(F.col(HASH), F.lit(buckets)).cast("int"))
     markers = spark.range(0, buckets, 1, 1).select(
         *(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema if field.name != _BUCKET),
@@ -129,6 +129,15 @@ def run_in_buckets(
     )
     route = F.element_at(F.array(*map(F.lit, routes)), F.col(_BUCKET) + 1)
     return rows.union(markers).repartition(buckets, route).mapInArrow(_Run(place, step, buckets), schema)
+
+
+def _kept_if_empty(frame: DataFrame) -> DataFrame:
+    """Return a streaming frame that Spark's optimizer leaves in a union when a micro-batch has none of its rows.
+
+    Without it the union would be that of the markers, which does not stream, so Spark would plan the aggregates over it
+    without their state. Of all operators that change no rows, the optimizer does not remove this one.
+    """
+    return frame.select("*", F.posexplode(F.array(F.lit(0))).alias("_place", "_zero")).drop("_place", "_zero")
 
 
 @dataclass(frozen=True)
