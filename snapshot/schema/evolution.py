@@ -199,6 +199,9 @@ class _Editor:
                     raise InvalidInputError(msg)
                 return StructType(others)
             case MoveColumn():
+                if change.after == name:
+                    msg = f"column {change.path!r} cannot be placed after itself. Name another column."
+                    raise InvalidInputError(msg)
                 if change.first is (change.after is not None):
                     msg = f"column {change.path!r}: expected a position: either first=True or after=<another column>."
                     raise InvalidInputError(msg)
@@ -239,10 +242,10 @@ def _retyped(
     if not can_become(data_type, change.type) and has_values():
         msg = (
             f"column {change.path!r} cannot change from {data_type.simpleString()} to "
-            f"{change.type.simpleString()}: once there were rows, a type can only be widened (byte to short to int to "
-            "bigint, these to decimal, all but bigint to double, float to double, decimal to one with no fewer digits "
-            "before and after the point). For another type, rename the column, add a new one, fill it by an update and "
-            "drop the old one, as docs/guide/schema.md shows under 'Another type'."
+            f"{change.type.simpleString()}: once there were rows, a type can only be widened (tinyint to smallint to "
+            "int to bigint, these to decimal, all but bigint to double, float to double, decimal to one with no fewer "
+            "digits before and after the point). For another type, rename the column, add a new one, fill it by an "
+            "update and drop the old one, as docs/guide/schema.md shows under 'Another type'."
         )
         raise InvalidInputError(msg)
     return change.type

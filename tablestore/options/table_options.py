@@ -83,6 +83,7 @@ def parse_options(
     if given.get("bucket") == _DEFAULT_BUCKETS and BUCKET_KEY not in given:
         del given["bucket"]
     _take_bucket_key(given, primary_key)
+    producer = given.get(CHANGELOG_PRODUCER)
     _take_producer(given)
     for name, value in given.items():
         _check_name(name)
@@ -100,7 +101,7 @@ def parse_options(
     )
     table.merge.check_key(primary_key)
     if table.looks_up and not primary_key:
-        msg = "changelog-producer='lookup' needs a primary key, by which rows are replaced; this table has none."
+        msg = f"{CHANGELOG_PRODUCER}={producer!r} needs a primary key, by which rows are replaced; this table has none."
         raise InvalidInputError(msg)
     if table.log is not None:
         check_choices(table.log, primary_key, looks_up=table.looks_up)

@@ -13,7 +13,7 @@ from tablestore.options.specification import KAFKA, OPTIONS
 _OWN: Final = frozenset(spec.name for spec in OPTIONS)
 _LEAVE_OUT: Final = "leave it out: "
 """So begins the answer to an option that changes no rows, which definitions in SQL may have."""
-_WHEN_READ: Final = "set it where the table is read: as an option of read() or read_stream(), or in a hint in SQL"
+WHEN_READ: Final = "set it where the table is read: as an option of read() or read_stream(), or in a hint in SQL"
 _MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before they are stored"
 _LOOKUPS: Final = "leave it out: a lookup join reads the table's current rows in each micro-batch"
 _PARTITIONS_OF_LOOKUPS: Final = "only SQL uses it: set it there, in WITH, ALTER TABLE ... SET or a hint"
@@ -35,6 +35,9 @@ TASKS: Final = (
     "scan.split-enumerator.batch-size", "read.shuffle-bucket-with-partition", "sink.parallelism",
 )  # fmt: skip
 """Options of Paimon for the tasks of Flink."""
+_BETWEEN: Final = "use incremental-between with two snapshots or tags"
+_BROKEN: Final = "not supported: a file that is missing or broken is an error"
+_BY_TIME: Final = "use scan.timestamp-millis, or incremental-between-timestamp for the rows written between two times"
 _EXPIRED_AT_ONCE: Final = "leave it out: all that has expired is removed at once"
 _BUCKETS: Final = "leave it out: bucket is the number of buckets, and a key is found without an index"
 _NO_INDEX: Final = "leave it out: files have statistics and no further indexes"
@@ -59,6 +62,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
     "log_system": "use log.system",
     "buckets": "use bucket",
+    "path": "not supported: the table is the folder of its name in the warehouse",
+    "type": "not supported: a definition without it is a table of this store; let Spark read tables of plain files",
     "partial-update.ignore-delete": "use ignore-delete",
     "first-row.ignore-delete": "use ignore-delete",
     "deduplicate.ignore-delete": "use ignore-delete",
@@ -111,7 +116,10 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "sort-spill-threshold": _MERGED_IN_WRITES,
     "changelog-producer.compaction-interval": "leave it out: changes are published with each write",
     "commit.force-compact": _COMPACTION,
-    "consumer-id": _WHEN_READ,
+    "consumer-id": WHEN_READ,
+    "consumer.changelog-only": "not supported: scan.mode=latest begins with the changes",
+    "consumer.ignore-progress": "not supported: CALL sys.reset_consumer sets back where a consumer is",
+    "consumer.mode": "leave it out: the progress of a consumer is stored with each micro-batch",
     "continuous.discovery-interval": "leave it out: a trigger of the stream, or 'tablestore.trigger' in SQL, says so",
     "file.compression": _COMPRESSION,
     "local-merge-buffer-size": _MERGED_IN_WRITES,
@@ -120,6 +128,19 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "num-sorted-run.stop-trigger": _COMPACTION,
     "row-tracking.enabled": "leave it out: rows have no ids",
     "scan.partitions": _PARTITIONS_OF_LOOKUPS,
+    "incremental-between-tag-to-snapshot": _BETWEEN,
+    "incremental-to-auto-tag": _BETWEEN,
+    "scan.bounded.watermark": "not supported: snapshots have no watermarks; scan.bounded reads the rows that there are",
+    "scan.bucket": "not supported: say in WHERE which keys are read",
+    "scan.creation-time-millis": _BY_TIME,
+    "scan.file-creation-time-millis": _BY_TIME,
+    "scan.ignore-corrupt-files": _BROKEN,
+    "scan.ignore-lost-files": _BROKEN,
+    "scan.max-snapshot.count": "use maxRowsPerTrigger, the most rows of a micro-batch",
+    "scan.plan-auto-tag-for-read.time-retained": "use consumer-id, which keeps the snapshots that a query has not read",
+    "scan.remove-normalize": "not supported: queries read complete changes",
+    "scan.version": "use scan.snapshot-id or scan.tag-name",
+    "scan.watermark": "not supported: snapshots have no watermarks; scan.timestamp selects one by its time",
     "streaming-read-overwrite": "leave it out: streams read what an overwrite replaces and adds",
     "streaming-read-mode": "leave it out: streams read the log, or the table's files if it has none",
     "target-file-size": "use write.target-file-size",
@@ -155,7 +176,13 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
         "full-text-index.",
         "scalar-index.",
         "pk-",
+        "bitmap-index.",
+        "btree-index.",
+        "multivalue-index.",
+        "sorted-index.",
+        "lumina.",
     ): _NO_INDEX,
+    ("metadata.iceberg.",): "not supported: the base table is a Delta table, which any Delta reader opens",
     ("manifest", "metadata.stats"): "leave it out: there are no manifests, and files have statistics",
     ("deletion-vector",): _SKIPPED,
     ("blob-descriptor", "blob-view"): _DESCRIPTORS,
@@ -187,10 +214,24 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
     ("commit.",): "leave it out: a write that conflicts with another one is retried",
     ("dynamic-bucket.", "cross-partition-upsert."): _BUCKETS,
     ("postpone.",): "use bucket, a fixed number: the bucket of a key is its partition in the log",
-    ("scan.", "source.", "incremental-", "consumer.", "stream-scan-mode", "batch-scan-mode"): _WHEN_READ,
-    ("file.", "file-", "data-file.", "changelog-file.", "parquet.", "orc.", "avro.", "page-size", "cache-page-size"): (
-        _PARQUET
-    ),
+    ("source.", "scan.split-enumerator.", "scan.manifest.", "scan.max-splits-", "scan.plan-sort-"): _OF_SPARK,
+    ("scan.watermark.",): "not supported: in each micro-batch, the slowest partition decides what is late",
+    ("scan.", "incremental-", "consumer.", "stream-scan-mode", "batch-scan-mode"): WHEN_READ,
+    ("data-file.external-paths", "data-file.path-directory"): "not supported: a table's files are in its folder",
+    (
+        "file.",
+        "file-",
+        "data-file.",
+        "changelog-file.",
+        "parquet.",
+        "orc.",
+        "avro.",
+        "csv.",
+        "json.",
+        "text.",
+        "page-size",
+        "cache-page-size",
+    ): _PARQUET,
     (
         "write-buffer-",
         "write-max-",
@@ -209,7 +250,7 @@ _FAMILIES: Final[Mapping[tuple[str, ...], str]] = {
 
 def without_effect(name: str) -> str:
     """Return why an option changes no rows, such as one for the files of Paimon; empty if it might."""
-    return "" if name in _OWN else _instead(name, _OWN).partition(_LEAVE_OUT)[2]
+    return "" if name in _OWN else instead(name, _OWN).partition(_LEAVE_OUT)[2]
 
 
 def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
@@ -219,7 +260,7 @@ def refuse_unknown_option(name: str, known: Collection[str], table: str = "") ->
         InvalidInputError: always.
     """
     start = f"table {table!r}: unknown option '{name}'" if table else f"unknown option '{name}'"
-    hint = _instead(name, known)
+    hint = instead(name, known)
     if not hint:
         near = did_you_mean(name, known) or nearest_client_option(name)
         msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."
@@ -228,7 +269,7 @@ def refuse_unknown_option(name: str, known: Collection[str], table: str = "") ->
     raise InvalidInputError(msg)
 
 
-def _instead(name: str, known: Collection[str]) -> str:
+def instead(name: str, known: Collection[str]) -> str:
     """Return what to do about an option; empty for one that is none, or one of these misspelled."""
     if name in ELSEWHERE:
         return ELSEWHERE[name]

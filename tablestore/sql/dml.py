@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,14 +19,16 @@ from snapshot.schema.spark_types import as_nullable, can_widen
 from tablestore.dml.conditions import empty, evaluated
 from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
+from tablestore.options.declaration import OptionSpec
+from tablestore.options.value_types import BOOLEAN
 from tablestore.sql.catalog.binding import connector_of, partition_values, stored_columns
-from tablestore.sql.catalog.hints import check_hints_allowed
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import expression_in_spark, parsed_expression
+from tablestore.sql.catalog.table_references import missing_reason
 from tablestore.sql.inserted_rows import aligned, goes_into
-from tablestore.sql.inserts import inserted_columns, with_partition
+from tablestore.sql.inserts import inserted_columns, refuse_hints, with_partition
 from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (
@@ -47,6 +50,9 @@ from tablestore.sql.parser.statements import (
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan
 from tablestore.table.store import TableStore
+
+_DYNAMIC: Final = "dynamic-partition-overwrite"
+"""Option of hints of ``INSERT OVERWRITE``, which the table may have too."""
 
 
 def run_verb(scope: Scope, statement: Verb) -> Result:
@@ -189,8 +195,10 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
             "complete result to replace the rows with. SET 'execution.runtime-mode' = 'batch', or use INSERT INTO."
         )
         raise InvalidInputError(msg)
-    if statement.dynamic is not None:
-        check_hints_allowed(scope)
+    hints = dict(statement.hints)
+    dynamic = hints.pop(_DYNAMIC, None)
+    if statement.hints:
+        refuse_hints(scope, f"INSERT OVERWRITE '{statement.target}'", tuple(hints.items()))
     table = _store_table(scope, statement.target, statement)
     made = scope.definition(statement.target).made
     assert isinstance(made, CreateTable)
@@ -199,7 +207,9 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     written = with_partition(made, statement)
     columns = inserted_columns(made, written)
     frame = aligned(Plan(batch_frame(scope, written.query)), made, columns, scope.settings.enforcers)
-    is_dynamic = table.options.partition.overwrite_dynamic if statement.dynamic is None else statement.dynamic
+    is_dynamic = table.options.partition.overwrite_dynamic
+    if dynamic is not None:
+        is_dynamic = OptionSpec(_DYNAMIC, BOOLEAN).parse(str(dynamic))
     if len(fixed) < len(table.partition_by) and is_dynamic:
         return table.overwrite(frame, dynamic=True)
     return table.overwrite(frame, _in_partition(values) if values else None)
@@ -208,6 +218,9 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
 def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
     table = _store_table(scope, statement.name, statement)
     query = statement.source
+    if isinstance(query, str) and (missing := missing_reason(scope, query)):
+        msg = f"MERGE INTO '{statement.name}' USING: {missing}"
+        raise NotFoundError(msg)
     source = batch_frame(scope, parse_query(f"SELECT * FROM {backquoted(query)}") if isinstance(query, str) else query)
     names = _Names.of(scope, statement.name, statement.alias, TARGET)
     if statement.source_alias:
@@ -229,7 +242,16 @@ def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: _Name
         Matching.NOT_MATCHED_BY_SOURCE: Match.NOT_MATCHED_BY_SOURCE,
     }[clause.match]
     condition = None if clause.condition is None else _said(clause.condition, names, on)
-    values = _values(clause.assignments, schema, on, names, table) if clause.assignments else None
+    assignments = clause.assignments
+    if clause.values:
+        if len(clause.values) != len(schema.names):
+            msg = (
+                f"MERGE INTO '{table}': INSERT VALUES: expected a value for each column ({', '.join(schema.names)}), "
+                f"got {counted(len(clause.values), 'value')}. Add the others, or name the columns: INSERT (...) VALUES."
+            )
+            raise InvalidInputError(msg)
+        assignments = tuple(zip(schema.names, clause.values, strict=True))
+    values = _values(assignments, schema, on, names, table) if assignments else None
     return Clause(match, Action(clause.action.value.lower()), condition, values)
 
 

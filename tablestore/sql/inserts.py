@@ -31,10 +31,11 @@ from tablestore.sql.catalog.binding import (
     connector_of,
     insertable_columns,
     is_changelog,
+    is_idle,
     partition_values,
 )
 from tablestore.sql.catalog.execute_ddl import create_table, drop
-from tablestore.sql.catalog.hints import hinted, with_hints
+from tablestore.sql.catalog.hints import check_hints_allowed, hinted, with_hints
 from tablestore.sql.catalog.session_scope import Scope, folder_name
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
@@ -47,6 +48,7 @@ from tablestore.sql.parser.statements import (
     CreateTableAs,
     Drop,
     Insert,
+    Options,
     Overwrite,
     PhysicalColumn,
     Query,
@@ -270,15 +272,26 @@ def _target(scope: Scope, statement: Insert) -> tuple[str, CreateTable]:
     if not statement.hints:
         return statement.target, made
     if connector_of(made) is None:
-        msg = (
-            f"INSERT INTO '{statement.target}': a store table is written with its own options. Remove the hint, or set "
-            "them by ALTER TABLE ... SET."
-        )
-        raise InvalidInputError(msg)
+        refuse_hints(scope, f"INSERT INTO '{statement.target}'", statement.hints)
+        return statement.target, made
     name = hinted(scope, statement.target, statement.hints)
     made = scope.definition(name).made
     assert isinstance(made, CreateTable), "a hinted table is one"
     return name, made
+
+
+def refuse_hints(scope: Scope, what: str, options: Options) -> None:
+    """Check that a hint of a store table that is written to changes nothing, since its own options apply.
+
+    Raises:
+        InvalidInputError: hints are switched off, or an option would change something.
+    """
+    check_hints_allowed(scope)
+    for key, _ in options:
+        if not is_idle(key):
+            rule = "a store table is written with its own options"
+            msg = f"{what}: option '{key}' of a hint: {rule}. Remove the hint, or set it by ALTER TABLE ... SET."
+            raise InvalidInputError(msg)
 
 
 def with_partition(made: CreateTable, statement: InsertOrOverwrite) -> InsertOrOverwrite:

@@ -53,7 +53,11 @@ def _moment(scope: Scope, procedure: str, text: str) -> datetime:
 
 
 def _at(millis: int) -> datetime:
-    return datetime.fromtimestamp(millis / _MILLIS, UTC)
+    try:
+        return datetime.fromtimestamp(millis / _MILLIS, UTC)
+    except (ValueError, OverflowError, OSError):
+        msg = f"argument 'timestamp': expected milliseconds since 1970-01-01 00:00:00 UTC, got {millis}."
+        raise InvalidInputError(msg) from None
 
 
 def _compact(table: TableStore, **_: object) -> Rows:
@@ -93,12 +97,24 @@ def _expire_tags(table: TableStore, older_than: datetime | None = None) -> Rows:
     return [(name,) for name in table.tags.expire(older_than)] or [("No expired tags.",)]
 
 
-def _rollback(table: TableStore, tag: str | None = None, snapshot_id: int | None = None) -> Rows:
+def _rollback_to(table: TableStore, tag: str | None = None, snapshot_id: int | None = None) -> Rows:
+    return _rolled_back(table, _target("rollback_to", tag, snapshot_id))
+
+
+def _rollback_to_as_latest(table: TableStore, tag: str | None = None, snapshot_id: int | None = None) -> Rows:
+    target = _target("rollback_to_as_latest", tag, snapshot_id)
+    ((before, now),) = _rolled_back(table, target)
+    if tag is not None:
+        target = next(each.snapshot.id for each in table.tags.all() if each.name == tag)
+    return [(before, str(target), now)]
+
+
+def _target(procedure: str, tag: str | None, snapshot_id: int | None) -> int | str:
     given = [each for each in (tag, snapshot_id) if each is not None]
     if len(given) != 1:
-        msg = "CALL rollback_to: expected one of the arguments 'snapshot_id' and 'tag'."
+        msg = f"CALL {procedure}: expected one of the arguments 'snapshot_id' and 'tag'."
         raise InvalidInputError(msg)
-    return _rolled_back(table, given[0])
+    return given[0]
 
 
 def _rollback_to_timestamp(table: TableStore, timestamp: int) -> Rows:
@@ -171,8 +187,8 @@ _RUN: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., Rows]]]] = {
     "delete_tag": (("result",), _delete_tag),
     "rename_tag": (("result",), _rename_tag),
     "expire_tags": (("expired_tags",), _expire_tags),
-    "rollback_to": (_BACK, _rollback),
-    "rollback_to_as_latest": (_BACK, _rollback),
+    "rollback_to": (_BACK, _rollback_to),
+    "rollback_to_as_latest": ((_BACK[0], "rolled_back_snapshot_id", _BACK[1]), _rollback_to_as_latest),
     "rollback_to_timestamp": (_BACK, _rollback_to_timestamp),
     "expire_snapshots": (("result",), _expire_snapshots),
     "expire_partitions": (("expired_partitions",), _expire_partitions),

@@ -134,7 +134,7 @@ def test_a_stored_name_is_never_used_again() -> None:
         (RenameColumn("ID", "key"), "primary key"),
         (RenameColumn("list.element", "x"), "not a struct field"),
         (MoveColumn("v"), "first=True"),
-        (MoveColumn("v", after="v"), "'v' does not exist"),
+        (MoveColumn("v", after="v"), "column 'v' cannot be placed after itself"),
         (WidenColumn("id", DecimalType(20, 0)), "primary key"),
         (WidenColumn("v", ShortType()), "from int to smallint"),
         (WidenColumn("v", FloatType()), "from int to float"),

@@ -14,7 +14,6 @@ from tablestore.sql.parser.render import (
     watermark_text,
 )
 from tablestore.sql.parser.statements import (
-    DYNAMIC,
     AlterAdd,
     AlterDrop,
     AlterModify,
@@ -170,8 +169,8 @@ def _(dropped: DropPartitions) -> str:
 def _(overwrite: Overwrite) -> str:
     names = f" ({names_text(overwrite.columns)})" if overwrite.columns else ""
     partition = partition_text(overwrite.partition)
-    if overwrite.dynamic is not None:
-        partition = f" {hint_text(((DYNAMIC, str(overwrite.dynamic).lower()),))}{partition}"
+    if overwrite.hints:
+        partition = f" {hint_text(overwrite.hints)}{partition}"
     return f"INSERT OVERWRITE {backquoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
 
 
@@ -191,7 +190,8 @@ def _clause(clause: MergeClause) -> str:
     elif clause.action is Doing.INSERT:
         values = ", ".join(value.text for _, value in clause.assignments)
         names = names_text(name for name, _ in clause.assignments)
-        done += f" ({names}) VALUES ({values})" if clause.assignments else " *"
+        done += f" ({names}) VALUES ({values})" if clause.assignments else "" if clause.values else " *"
+        done += f" VALUES ({', '.join(value.text for value in clause.values)})" if clause.values else ""
     return f"WHEN {clause.match}{condition} THEN {done}"
 
 

@@ -292,7 +292,19 @@ line 1, column 7: unexpected end of statement: expected TABLE or VIEW
 CREATE DATABASE d
 
 ---- error
-line 1, column 8: CREATE DATABASE is not supported: a warehouse is one database: CREATE TABLE makes tables in it
+line 1, column 8: CREATE DATABASE is not supported: a warehouse is one database, whose tables CREATE TABLE makes
+
+---- DROP of something else
+DROP DATABASE d
+
+---- error
+line 1, column 6: DROP DATABASE is not supported: a warehouse is one database, whose tables CREATE TABLE makes
+
+---- ALTER of something else
+ALTER DATABASE d SET ('a' = 'b')
+
+---- error
+line 1, column 7: ALTER DATABASE is not supported: a warehouse is one database, whose tables CREATE TABLE makes
 
 ---- CREATE CATALOG
 CREATE CATALOG paimon WITH ('type' = 'paimon', 'warehouse' = 'file:/tmp/paimon')
@@ -595,7 +607,7 @@ INSERT OVERWRITE `t`
 SELECT 1;
 INSERT OVERWRITE `t` PARTITION (`p` = 'x', `q`) (`b`, `a`)
 SELECT 1, 2;
-INSERT OVERWRITE `t` /*+ OPTIONS('dynamic-partition-overwrite' = 'false') */ PARTITION (`p` = 'x')
+INSERT OVERWRITE `t` /*+ OPTIONS('dynamic-partition-overwrite' = 'FALSE') */ PARTITION (`p` = 'x')
 SELECT 1
 
 ---- INSERT INTO PARTITION
@@ -690,7 +702,8 @@ TRUNCATE TABLE `t`
 
 ---- MERGE
 MERGE INTO t AS a USING (SELECT id, v FROM u) b ON a.id = b.id WHEN MATCHED AND b.v IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET v = b.v WHEN NOT MATCHED BY TARGET THEN INSERT (id, v) VALUES (b.id, b.v) WHEN NOT MATCHED BY SOURCE THEN DELETE;
-MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
+MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *;
+MERGE INTO t USING u ON t.id = u.id WHEN NOT MATCHED AND u.v > 1 THEN INSERT VALUES (u.id, u.v + 1)
 
 ---- becomes
 MERGE INTO `t` AS `a` USING (SELECT id, v FROM u) AS `b` ON a.id = b.id
@@ -700,7 +713,9 @@ WHEN NOT MATCHED THEN INSERT (`id`, `v`) VALUES (b.id, b.v)
 WHEN NOT MATCHED BY SOURCE THEN DELETE;
 MERGE INTO `t` USING `u` AS `u` ON t.id = u.id
 WHEN MATCHED THEN UPDATE SET *
-WHEN NOT MATCHED THEN INSERT *
+WHEN NOT MATCHED THEN INSERT *;
+MERGE INTO `t` USING `u` AS `u` ON t.id = u.id
+WHEN NOT MATCHED AND u.v > 1 THEN INSERT VALUES (u.id, u.v + 1)
 
 ---- MERGE without a clause
 MERGE INTO t USING u ON t.id = u.id

@@ -163,6 +163,24 @@ def test_a_stream_of_a_table_with_a_key_may_be_told_to_begin_with_its_rows(catal
     assert rows(catalog, "SELECT * FROM t") == [(1,)]
 
 
+def test_options_of_paimon_that_change_nothing_are_taken_in_hints(catalog: Catalog) -> None:
+    """Queries and statements of Paimon bring them along, as for the number of its tasks."""
+    catalog.sql(BATCH)
+    hint = "/*+ OPTIONS('sink.parallelism' = '4', 'full-compaction.delta-commits' = '1', 'page-size' = '1 mb') */"
+    read = "/*+ OPTIONS('deletion-vectors.enabled' = 'true', 'scan.snapshot-id' = '1') */"
+    catalog.sql("CREATE TABLE s (k INT, v INT) PARTITIONED BY (k); CREATE TABLE o (k INT, p AS PROCTIME())")
+    catalog.sql(f"INSERT INTO s {hint} VALUES (1, 1), (2, 2); INSERT INTO o {hint} (k) VALUES (1)")
+    catalog.sql(f"INSERT OVERWRITE s {hint} SELECT 1, 10; INSERT OVERWRITE s {hint} PARTITION (k = 2) SELECT 20")
+    assert rows(catalog, "SELECT * FROM s") == [(1, 10), (2, 20)]
+    assert rows(catalog, f"SELECT * FROM s {read}") == [(1, 1), (2, 2)]
+    looked = f"SELECT s.v FROM o JOIN s {hint} FOR SYSTEM_TIME AS OF o.p ON s.k = o.k"
+    assert rows(catalog, looked) == [(10,)]
+    catalog.sql("SET 'table.dynamic-table-options.enabled' = 'false'")
+    for text in (f"INSERT INTO s {hint} VALUES (1, 1)", f"INSERT OVERWRITE s {hint} VALUES (1, 1)"):
+        with pytest.raises(InvalidInputError, match="hint OPTIONS is allowed only while"):
+            catalog.sql(text)
+
+
 def test_a_continuous_query_reads_the_rows_that_a_table_has(catalog: Catalog) -> None:
     """As in Paimon, `scan.bounded` ends a table, also beside one that goes on; hints for tasks change nothing."""
     catalog.sql("CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED); CREATE TABLE o (k INT); CREATE TABLE n (k INT, v INT)")  # fmt: skip  # noqa: E501
@@ -247,7 +265,17 @@ def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catal
         ("SELECT * FROM s$files /*+ OPTIONS('incremental-between' = '0,1') */", "'tag', got 'incremental-between'"),
         ("SELECT * FROM p$files /*+ OPTIONS('scan.partitions' = 'max_pt()') */", "'tag', got 'scan.partitions'"),
         ("SELECT * FROM s$files /*+ OPTIONS('scan.mode' = 'latest-delta') */", "'tag', got 'scan-mode'"),
-        ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),
+        (
+            "INSERT INTO s /*+ OPTIONS('sink.parallelism' = '2', 'bucket' = '2') */ VALUES (1)",
+            "option 'bucket' of a hint: a store table is written with its own options",
+        ),
+        ("SELECT * FROM s /*+ OPTIONS('scan.version' = '1') */", "of a hint: use scan.snapshot-id or scan.tag-name."),
+        ("SELECT * FROM s /*+ OPTIONS('scan.nothing' = '1') */", "A store table's hints are snapshot, timestamp, tag"),
+        ("SELECT * FROM s /*+ OPTIONS('scan.fallback-branch' = 'b') */", "of a hint: there are no branches: copy the"),
+        (
+            "SELECT * FROM s$audit_log /*+ OPTIONS('table-read.sequence-number.enabled' = 'true') */",
+            "of a hint: not supported: rows have no sequence numbers; sequence.field orders the rows of a key\\.",
+        ),
         ("CREATE VIEW x AS SELECT * FROM t /*+ OPTIONS('properties.sasl.password' = 'p') */", "holds a credential"),
         (f"SELECT /*+ LOOKUP('table' = 'x') */ {LOOKED}", "hint LOOKUP: table 'x': the query looks up d, s"),
         (f"SELECT /*+ LOOKUP('table' = 'd', 'retries' = '1') */ {LOOKED}", "hint LOOKUP: option 'retries'"),

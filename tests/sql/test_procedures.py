@@ -43,7 +43,10 @@ def test_tags_rollback_and_expiry(spark: SparkSession, tmp_path: Path) -> None:
     assert value() == "b"
     assert call("sys.rollback_to(`table` => 't', tag => 'one')") == [("4", "5")]
     assert value() == "a"
-    assert call("sys.rollback_to_as_latest('t', '', 5)") == [("5", "5")]
+    assert call("sys.rollback_to_as_latest('t', '', 5)") == [("5", "5", "5")]
+    assert call("sys.rollback_to_as_latest('t', 'one')") == [("5", "1", "5")]
+    with pytest.raises(InvalidInputError, match="CALL rollback_to_as_latest: expected one of the arguments"):
+        call("sys.rollback_to_as_latest('t', 'one', 1)")
     assert call(f"sys.rollback_to_timestamp('t', {second[1]})") == [("5", "6")]
     assert value() == "b"
 
@@ -52,6 +55,12 @@ def test_tags_rollback_and_expiry(spark: SparkSession, tmp_path: Path) -> None:
     assert tags() == {"second": 2}
     with pytest.raises(NotFoundError, match="two"):
         call("sys.rename_tag(`table` => 't', tagName => 'two', targetTagName => 'other')")
+    for text in (
+        "rollback_to_timestamp('t', 999999999999999)",
+        "create_tag_from_timestamp('t', 'u', 999999999999999)",
+    ):
+        with pytest.raises(InvalidInputError, match=r"'timestamp': expected milliseconds since 1970.*, got \d"):
+            call(f"sys.{text}")
     call("sys.rename_tag('t', 'second', 'two')")
     assert tags() == {"two": 2}
     assert call("sys.expire_tags('t', '2020-01-01 00:00:00')") == [("No expired tags.",)]
@@ -216,6 +225,10 @@ def test_partitions_expire_by_arguments_instead_of_options(spark: SparkSession, 
         ("sys.create_branch('t', 'b')", r"column 6: procedure 'create_branch' is not supported: a table has no bran"),
         ("sys.create_tags('t', 'b')", r"'create_tags' is not supported: Did you mean 'create_tag'\?"),
         ("sys.nothing('t')", r"'nothing' is not supported: there are compact, create_tag"),
+        (
+            "sys.repair_earliest_snapshot('t', 5)",
+            r"'repair_earliest_snapshot' is not supported: a table does not go on",
+        ),
         ("sys.create_tag('t')", r"procedure 'create_tag' needs argument 'tag'"),
         ("sys.create_tag('t', '')", r"procedure 'create_tag' needs argument 'tag'"),
         ("sys.create_tag('t', 'x', 'y', 'z')", r"takes no further argument"),

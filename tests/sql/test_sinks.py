@@ -213,10 +213,12 @@ def test_insert_overwrite_replaces_the_partitions_that_the_table_says(catalog: C
     hint = "/*+ OPTIONS('dynamic-partition-overwrite' = '{}') */"
     catalog.sql(f"INSERT OVERWRITE fixed {hint.format('true')} SELECT 6, 1, 0")
     assert rows(catalog, "SELECT * FROM fixed") == [(5, 0, 0), (6, 1, 0)]
-    catalog.sql(f"INSERT OVERWRITE dynamic {hint.format('false')} PARTITION (p = 0) SELECT 7, 7")
+    catalog.sql(f"INSERT OVERWRITE dynamic {hint.format('False')} PARTITION (p = 0) SELECT 7, 7")
     assert rows(catalog, "SELECT * FROM dynamic") == [(3, 1, 0), (7, 0, 7)]
-    with pytest.raises(InvalidInputError, match="the only hint of INSERT OVERWRITE is OPTIONS"):
+    with pytest.raises(InvalidInputError, match="'dynamic-partition-overwrite': expected 'true' or 'false'"):
         catalog.sql(f"INSERT OVERWRITE fixed {hint.format('maybe')} SELECT 6, 1, 0")
+    with pytest.raises(InvalidInputError, match="INSERT OVERWRITE 'fixed': option 'bucket' of a hint: a store"):
+        catalog.sql("INSERT OVERWRITE fixed /*+ OPTIONS('bucket' = '2') */ SELECT 6, 1, 0")
     catalog.sql("SET 'table.dynamic-table-options.enabled' = 'false'")
     with pytest.raises(InvalidInputError, match="hint OPTIONS is allowed only while"):
         catalog.sql(f"INSERT OVERWRITE fixed {hint.format('true')} SELECT 6, 1, 0")

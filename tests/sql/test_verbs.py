@@ -102,6 +102,18 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     assert rows("a") == [(2, "NEW"), (5, "five!")]
 
 
+def test_merge_inserts_values_in_the_order_of_the_columns(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "warehouse")
+    catalog.sql(TABLES)
+    merge = "MERGE INTO a USING w ON a.id = w.id WHEN NOT MATCHED THEN INSERT"
+    catalog.sql(f"{merge} VALUES (w.id + 1, w.v)")
+    assert [tuple(row) for row in catalog.table("a").read().collect()] == [(3, "new")]
+    with pytest.raises(InvalidInputError, match=r"for each column \(id, v\), got 1 value\. Add the others, or name"):
+        catalog.sql(f"{merge} VALUES (w.id)")
+    with pytest.raises(NotFoundError, match=r"MERGE INTO 'a' USING: there is no table or view 'v'\. "):
+        catalog.sql("MERGE INTO a USING v ON a.id = v.id WHEN MATCHED THEN DELETE")
+
+
 def test_a_text_stands_for_a_partition_of_any_type(spark: SparkSession, tmp_path: Path) -> None:
     """As in Flink, whose PARTITION (...) takes texts."""
     catalog = Catalog(spark, tmp_path / "warehouse")

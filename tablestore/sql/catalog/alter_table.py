@@ -146,6 +146,9 @@ def _places(statement: AlterAdd | AlterModify) -> tuple[ColumnPosition | None, .
 def _put(made: CreateTable, columns: list[Column], column: Column, place: ColumnPosition | None) -> list[Column]:
     if place is None:
         return [*columns, column]
+    if place.after == column.name:
+        msg = f"table '{made.name}': column '{column.name}' cannot be placed AFTER itself. Name another one."
+        raise InvalidInputError(msg)
     number = 0 if place.after is None else _find(made, columns, place.after) + 1
     return [*columns[:number], column, *columns[number:]]
 

@@ -82,6 +82,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "blackhole": "A SELECT shows its rows, and EXPLAIN INSERT INTO checks a statement without writing.",
     "filesystem": "Leave the option out: a store table keeps its rows in files.",
     "paimon": "Leave the option out: a store table has Paimon's options.",
+    "dynamic-kafka": "A 'kafka' table reads topics of one cluster; UNION ALL reads several tables.",
 }
 """What to use instead of other connectors of Flink."""
 
@@ -127,6 +128,11 @@ def is_reading(key: str) -> bool:
     return key in {PARTITIONS, ADDS_REPLACED} or key.startswith(LOOKUPS)
 
 
+def is_idle(key: str) -> bool:
+    """Return whether an option of a store table changes nothing in a query or a write, as those of Paimon's files."""
+    return bool(without_effect(key)) and not is_reading(key)
+
+
 def is_kept_apart(key: str) -> bool:
     """Return whether an option of a store table is kept in its definition only: `is_reading`, or without effect."""
     return is_reading(key) or bool(without_effect(key))
@@ -134,11 +140,7 @@ def is_kept_apart(key: str) -> bool:
 
 def without_effects(made: CreateTable, options: Options) -> str:
     """Return the options of a table that change nothing, each with the reason; empty if there are none."""
-    found = [
-        f"'{key}': {without_effect(key)}"
-        for key, _ in options
-        if connector_of(made) is None and without_effect(key) and not is_reading(key)
-    ]
+    found = [f"'{key}': {without_effect(key)}" for key, _ in options if connector_of(made) is None and is_idle(key)]
     return f"; without effect: {'; '.join(found)}" if found else ""
 
 

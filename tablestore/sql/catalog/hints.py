@@ -17,7 +17,7 @@ from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
-from tablestore.options.unknown_options import TASKS
+from tablestore.options.unknown_options import WHEN_READ, instead
 from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration_or_ms, integer, text
 from tablestore.sql.catalog.binding import (
     ADDS_REPLACED,
@@ -29,6 +29,7 @@ from tablestore.sql.catalog.binding import (
     REFRESH_ASYNC,
     check_table,
     connector_of,
+    is_idle,
     is_reading,
 )
 from tablestore.sql.catalog.definitions import Definition
@@ -70,8 +71,7 @@ _PAIMON: Final = {
     "scan.tag-name": "tag",
     "scan.mode": "scan-mode",
     "consumer-id": "consumer",
-    **dict.fromkeys((*TASKS, "consumer.expiration-time", "continuous.discovery-interval"), ""),
-    **dict.fromkeys(_SPEED_OF_LOOKUPS, ""),
+    **dict.fromkeys(("consumer.expiration-time", *_SPEED_OF_LOOKUPS), ""),
     DYNAMIC_PARTITION: PARTITIONS,
 }
 """Options of Paimon, and what they are here; empty for one that changes nothing in a query."""
@@ -196,7 +196,7 @@ def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) ->
     is_looked_up = table.args.get("version") is not None
     if is_looked_up:
         # As in Paimon, the current rows are looked up, whatever the hint says of a snapshot.
-        options = tuple(pair for pair in options if pair[0] not in _POINTS)
+        options = tuple(pair for pair in options if pair[0] not in _POINTS and not is_idle(pair[0]))
     if table.name in own or (is_looked_up and not all(is_reading(key) for key, _ in options)):
         what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
         msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
@@ -302,7 +302,7 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
     found: dict[str, ClientValue] = {}
     for key, value in options:
         own = _PAIMON.get(key, key)
-        if not own or (key in _NOT_HERE and _says_nothing(str(value))):
+        if not own or is_idle(key) or (key in _NOT_HERE and _says_nothing(str(value))):
             continue
         if key in _NOT_HERE:
             msg = f"'{name}': option '{key}'{of} = '{value}' is not supported: {_NOT_HERE[key]}. Leave it out."
@@ -344,8 +344,10 @@ def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_H
                 msg = f"'{name}': option '{key}'{of}: {error}"
                 raise InvalidInputError(msg) from error
         if key not in known:
-            otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
-            msg = f"'{name}': option '{key}'{of}: {did_you_mean(key, known, otherwise=otherwise)}"
+            rule = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
+            why = instead(key, known)
+            why = f"{why}." if why not in ("", WHEN_READ) else did_you_mean(key, known, otherwise=rule)
+            msg = f"'{name}': option '{key}'{of}: {why}"
             raise InvalidInputError(msg)
         if key in _NUMBERS:
             OptionSpec(key, integer(0)).parse(str(value))

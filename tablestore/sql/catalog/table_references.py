@@ -83,13 +83,20 @@ def check_there(scope: Scope, query: Query) -> None:
         NotFoundError: one does not; the message has its position in the text and a similar name.
     """
     for name in tables_in(query):
-        if scope.find(name, stored=False) is None and not is_inside(scope, name):
-            table, _, what = name.rpartition("$")
-            reason = str(scope.missing(name))
-            if table and scope.find(table, stored=False) is not None:
-                reason = f"'{name}': there is no metadata table '{what}'. There are {', '.join(METADATA_TABLES)}."
+        reason = missing_reason(scope, name)
+        if reason:
             node = next(each for each in query.tree.find_all(exp.Table) if each.name == name)
             raise NotFoundError(str(placed(RefusedError(node, reason), query)))
+
+
+def missing_reason(scope: Scope, name: str) -> str:
+    """Return that there is no table or view of a name, with similar ones; empty if there is one."""
+    if scope.find(name, stored=False) is not None or is_inside(scope, name):
+        return ""
+    table, _, what = name.rpartition("$")
+    if table and scope.find(table, stored=False) is not None:
+        return f"'{name}': there is no metadata table '{what}'. There are {', '.join(METADATA_TABLES)}."
+    return str(scope.missing(name))
 
 
 def is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:

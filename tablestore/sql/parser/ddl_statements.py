@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
@@ -52,7 +52,7 @@ PARTS: Final = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTI
 """The parts of a definition that ``LIKE`` can include and exclude."""
 _NOT_MADE: Final[Mapping[str, str]] = {
     "CATALOG": "a warehouse is one catalog: name another by Catalog(spark, folder) or tablestore sql --warehouse",
-    "DATABASE": "a warehouse is one database: CREATE TABLE makes tables in it",
+    "DATABASE": "a warehouse is one database, whose tables CREATE TABLE makes",
     "FUNCTION": "functions are Spark's",
     "MODEL": "there are tables and views",
     "MATERIALIZED": "CREATE a TABLE, and INSERT INTO it by a continuous query",
@@ -76,14 +76,17 @@ class DdlReader(TypeReader, QueryReader):
         temporary = self._take("TEMPORARY")
         if self._take("TABLE"):
             return self._create_table(temporary)
-        if self._take("VIEW"):
-            return self._create_view(temporary)
         if self._is_word("OR", "REPLACE") or self._is_word("OR", "ALTER"):
             self.raise_error("CREATE OR REPLACE is not supported: DROP it first")
-        if not self._at_end() and (word := self._curr.text.upper()) in _NOT_MADE:
-            self.raise_error(f"CREATE {word} is not supported: {_NOT_MADE[word]}")
-        what = "TABLE or VIEW"
-        raise self._unexpected(what)
+        if not self._take("VIEW"):
+            self._refuse_kind("CREATE")
+        return self._create_view(temporary)
+
+    def _refuse_kind(self, verb: str) -> NoReturn:
+        word = "" if self._at_end() else self._curr.text.upper()
+        if word in _NOT_MADE:
+            self.raise_error(f"{verb} {word} is not supported: {_NOT_MADE[word]}")
+        self._expected("TABLE or VIEW")
 
     def _create_table(self, temporary: bool) -> CreateTable | CreateTableAs:
         if_not_exists = self._take("IF", "NOT", "EXISTS")
@@ -239,14 +242,14 @@ class DdlReader(TypeReader, QueryReader):
         temporary = self._take("TEMPORARY")
         is_view = self._take("VIEW")
         if not is_view and not self._take("TABLE"):
-            self._expected("TABLE or VIEW")
+            self._refuse_kind("DROP")
         if_exists = self._take("IF", "EXISTS")
         return Drop(self._object_name("the name of what to drop"), is_view, if_exists, temporary)
 
     def _alter(self) -> Statement:
         is_view = self._take("VIEW")
         if not is_view and not self._take("TABLE"):
-            self._expected("TABLE or VIEW")
+            self._refuse_kind("ALTER")
         if_exists = self._take("IF", "EXISTS")
         name = self._object_name(f"the name of the {'view' if is_view else 'table'}")
         if self._take("RENAME", "TO"):

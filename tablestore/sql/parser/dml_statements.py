@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
@@ -9,7 +10,6 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.parser.ddl_statements import DdlReader
 from tablestore.sql.parser.statements import (
-    DYNAMIC,
     Assignments,
     Delete,
     Doing,
@@ -82,14 +82,9 @@ class VerbReader(DdlReader):
         target = self._object_name("the name of the table")
         place = self._place(start)
         hint = self.hints.pop(self._prev.end, None)
-        options = {} if hint is None else {key: str(value).lower() for key, value in hint.options}
-        dynamic = options.pop(DYNAMIC, None)
-        if options or dynamic not in {None, "true", "false"}:
-            self.raise_error(f"the only hint of INSERT OVERWRITE is OPTIONS('{DYNAMIC}' = 'false') or 'true'", start)
         partition = self._in_partition()
         names = self._column_names() if self._names_follow() else ()
-        is_dynamic = None if dynamic is None else dynamic == "true"
-        return Overwrite(target, self._query(), names, partition, is_dynamic, place)
+        return Overwrite(target, self._query(), names, partition, () if hint is None else hint.options, place)
 
     def _merge(self) -> Merge:
         self._need("INTO")
@@ -163,13 +158,13 @@ class VerbReader(DdlReader):
             self._need("MATCHED")
         condition = self._value("a condition") if self._take("AND") else None
         self._need("THEN")
+        if match is Matching.NOT_MATCHED:
+            self._need("INSERT")
+            return self._inserted(condition)
         action, assignments = self._done(match)
         return MergeClause(match, action, condition, assignments)
 
     def _done(self, match: Matching) -> tuple[Doing, Assignments]:
-        if match is Matching.NOT_MATCHED:
-            self._need("INSERT")
-            return Doing.INSERT, () if self._take("*") else self._inserted()
         if self._take("DELETE"):
             return Doing.DELETE, ()
         if not self._take("UPDATE"):
@@ -179,11 +174,16 @@ class VerbReader(DdlReader):
             return Doing.UPDATE, ()
         return Doing.UPDATE, self._assignments()
 
-    def _inserted(self) -> Assignments:
-        names = self._column_names()
+    def _inserted(self, condition: Expression | None) -> MergeClause:
+        clause = MergeClause(Matching.NOT_MATCHED, Doing.INSERT, condition)
+        if self._take("*"):
+            return clause
+        names = () if self._is_word("VALUES") else self._column_names()
         self._need("VALUES")
         start = self._curr
         values = self._list_of(lambda: self._value("a value"))
+        if not names:
+            return replace(clause, values=values)
         if len(names) != len(values):
             self.raise_error(f"{len(names)} columns are named, but {len(values)} values given", start)
-        return tuple(zip(names, values, strict=True))
+        return replace(clause, assignments=tuple(zip(names, values, strict=True)))

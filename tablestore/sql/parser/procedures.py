@@ -48,6 +48,7 @@ _WHOLE: Final = "the whole table is compacted"
 _NO_BRANCH: Final = "a table has no branches: CREATE TABLE ... AS SELECT * FROM t copies one"
 _NO_WATERMARK: Final = "snapshots have no watermark"
 _NO_INDEX: Final = "there are no such indexes"
+_LOST_FILES: Final = "a table does not go on without files that it needs: restore them from a copy of its folder"
 
 PROCEDURES: Final[Mapping[str, tuple[Parameter, ...]]] = {
     "compact": (
@@ -95,15 +96,24 @@ PROCEDURES: Final[Mapping[str, tuple[Parameter, ...]]] = {
 REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("create_branch", "delete_branch", "rename_branch", "fast_forward", "merge_branch"), _NO_BRANCH),
     **dict.fromkeys(("create_tag_from_watermark", "rollback_to_watermark"), f"{_NO_WATERMARK}; use the timestamp"),
-    **dict.fromkeys(("create_global_index", "drop_global_index", "rewrite_file_index"), _NO_INDEX),
+    **dict.fromkeys(
+        ("create_global_index", "drop_global_index", "rewrite_file_index", "full_text_search", "vector_search"),
+        _NO_INDEX,
+    ),
+    **dict.fromkeys(("remove_unexisting_files", "repair_earliest_snapshot"), _LOST_FILES),
+    **dict.fromkeys(("merge_into", "data_evolution_merge_into"), "use MERGE INTO"),
     **dict.fromkeys(("compact_manifest", "remove_unexisting_manifests"), "there are no manifests"),
     **dict.fromkeys(("create_function", "alter_function", "drop_function"), "functions are Spark's"),
     **dict.fromkeys(("migrate_table", "migrate_database", "clone", "copy_files"), "use CREATE TABLE ... AS SELECT"),
-    "merge_into": "use MERGE INTO",
     "drop_partition": "use ALTER TABLE ... DROP PARTITION",
     "purge_files": "use TRUNCATE TABLE, and then expire_snapshots",
     "replace_tag": "use delete_tag and create_tag",
+    "compact_chain_table": _NO_BRANCH,
     "compact_database": "use compact for each table",
+    "materialize_deletion_vectors": "reads always skip replaced and deleted rows; compact rewrites their files",
+    "mark_partition_done": "other programs see commits in the log, or in a stream of the table",
+    "query_service": "a lookup join reads the table's rows, and so does open_local() in Python",
+    "reassign_row_id": "rows have no ids",
     "expire_changelogs": "changes expire with their snapshots: use expire_snapshots",
     "rescale": "the number of buckets is that of the log's partitions; INSERT the rows INTO a table with another one",
     "repair": "definitions follow their tables; 'tablestore repair' repairs a log",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 from sqlglot import exp
 
@@ -103,12 +102,17 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True)
 class MergeClause:
-    """``WHEN ... [AND condition] THEN ...``; no assignments mean ``UPDATE SET *`` or ``INSERT *``."""
+    """``WHEN ... [AND condition] THEN ...``; no assignments or values mean ``UPDATE SET *`` or ``INSERT *``.
+
+    Attributes:
+        values: those of ``INSERT VALUES`` without names, in the order of the table's columns.
+    """
 
     match: Matching
     action: Doing
     condition: Expression | None = None
     assignments: Assignments = ()
+    values: tuple[Expression, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -394,23 +398,20 @@ class Insert:
     partition: tuple[tuple[str, Expression | None], ...] = ()
 
 
-DYNAMIC: Final = "dynamic-partition-overwrite"
-
-
 @dataclass(frozen=True)
 class Overwrite:
     """``INSERT OVERWRITE``.
 
     Attributes:
         partition: columns of ``PARTITION (...)``, each with its value or None.
-        dynamic: what a hint says of ``dynamic-partition-overwrite``; None if there is none.
+        hints: options of a hint after the table's name.
     """
 
     target: str
     query: Query
     columns: tuple[str, ...] = ()
     partition: tuple[tuple[str, Expression | None], ...] = ()
-    dynamic: bool | None = None
+    hints: Options = ()
     place: Place = field(default=Place(), compare=False, repr=False)
 
 

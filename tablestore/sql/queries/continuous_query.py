@@ -248,6 +248,7 @@ def _needs_time(scope: Scope, query: Query) -> bool:
     return query.tree.find(exp.Join) is not None and len(going_on) > 1
 
 
+_BEGINS: Final = f"the hint OPTIONS('timestamp' = '...') begins at that time; {BATCH}"
 _PARTS: Final = {"joins": "a join in brackets", "version": "FOR SYSTEM_TIME AS OF a time that is not that of a join"}
 
 
@@ -393,7 +394,7 @@ class _Planner:
             return None
         for part in ("sample", "pivots", "joins", "version"):
             if node.args.get(part):
-                refuse(node, _PARTS.get(part, part.upper()), BATCH)
+                refuse(node, _PARTS.get(part, part.upper()), _BEGINS if part == "version" else BATCH)
         made = known.get(node.name) or self._table(node.name)
         windows = windows_of(node)
         if windows is None:

@@ -222,6 +222,7 @@ def test_other_ways_to_changes_with_the_rows_before_are_lookup() -> None:
         message = refusal({"changelog-producer": "input", "merge-engine": engine}, key=("a",))
         assert f"does not go with 'merge-engine'='{engine.lower()}'" in message
         assert "Use 'lookup'" in message
+    assert refusal({"changelog-producer": "input"}, key=()).startswith("changelog-producer='input' needs a primary key")
 
 
 def test_a_bucket_key_has_columns_of_the_primary_key_where_there_is_one() -> None:
@@ -255,6 +256,11 @@ def test_a_bucket_key_has_columns_of_the_primary_key_where_there_is_one() -> Non
         ("record-level.expire-time", "partition.expiration-time"),
         ("parquet.enable.dictionary", "leave it out: files are Parquet"),
         ("streaming-read-overwrite", "leave it out: streams read what an overwrite replaces"),
+        ("metadata.iceberg.storage", "the base table is a Delta table, which any Delta reader opens"),
+        ("btree-index.cache-size", "leave it out: files have statistics and no further indexes"),
+        ("csv.field-delimiter", "leave it out: files are Parquet"),
+        ("data-file.external-paths", "not supported: a table's files are in its folder"),
+        ("path", "not supported: the table is the folder of its name in the warehouse"),
         ("zzz", "docs/reference/options.md"),
     ],
 )
