@@ -31,6 +31,12 @@ def draft_of(target: str, data: bytes, folder: int | None) -> Iterator[str]:
             os.unlink(draft, dir_fd=folder)
 
 
+def read_in(folder: int, name: str) -> bytes:
+    """Read a file of an opened local folder."""
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb") as file:
+        return file.read()
+
+
 def link_new(target: str, data: bytes, folder: int | None) -> bool:
     """Create a local file with its whole content if it is absent; of several processes, exactly one succeeds.
 

@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.disk import advice, is_refused
 from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
-from snapshot.local_files import draft_of, link_new, move_aside
+from snapshot.local_files import draft_of, link_new, move_aside, read_in
 from snapshot.quoting import check_text
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
@@ -143,14 +143,16 @@ class Storage:
         """Return a subfolder."""
         return Storage(posixpath.join(self.root, name), self.options)
 
-    def read(self, name: str) -> bytes | None:
-        """Read a whole small file; return None if it does not exist.
+    def read(self, name: str, folder: int | None = None) -> bytes | None:
+        """Read a whole small file; return None if it does not exist. ``folder`` is as for ``delete``.
 
         Raises:
             UnavailableError: the file system does not answer or refuses the request.
         """
         with _answering(self.path(name), "read"):
             try:
+                if folder is not None:
+                    return read_in(folder, name)
                 return bytes(self.filesystem.cat_file(self.path(name), **_in_one_request(self.filesystem)))
             except FileNotFoundError:
                 return None
@@ -195,7 +197,7 @@ class Storage:
             except OSError as error:
                 if not _is_precondition(error):
                     raise
-        return self.read(name) == data
+        return self.read(name, folder) == data
 
     def check_put_new(self) -> None:
         """Check that ``put_new`` is atomic on this file system; every commit depends on it.
@@ -316,7 +318,7 @@ class Storage:
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:
-        """Open this folder for ``put``, ``put_new`` and ``delete``, which then touch no folder that has replaced it.
+        """Open this folder for ``read``, ``put`` and the like, which then touch no folder that has replaced it.
 
         Object stores have no folders; there, this returns None.
 
@@ -396,22 +398,32 @@ class Storage:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold an advisory lock on this folder until the block ends or this process exits.
+        """Hold an advisory lock on creating and removing this folder until the block ends or this process exits.
 
         Object stores have no such lock; there, this does nothing.
         """
         if not self.is_local:
             yield
             return
-        # The lock is on the parent folder, because this one is created and removed while the lock is held.
         above = Path(self.path()).parent
         above.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(above, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with Storage.at(above).locked():
             yield
-        finally:
-            os.close(descriptor)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold an advisory lock on what is in this folder until the block ends or this process exits.
+
+        Object stores have no such lock; there, this does nothing.
+
+        Raises:
+            NotFoundError: there is no folder.
+            UnavailableError: the file system refused.
+        """
+        with self.opened() as folder:
+            if folder is not None:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
 
     def delete_tree(self) -> None:
         """Remove the folder and everything in it."""

@@ -18,7 +18,7 @@ from snapshot.schema.spec import TableSpec
 from snapshot.side_by_side import side_by_side
 from snapshot.staging.file_rewriter import FileRewriter
 from snapshot.storage import Storage
-from snapshot.store.creation import check_created
+from snapshot.store.creation import check_created, check_same, dropped_on_error, replaced
 from snapshot.store.table_files import TableFiles
 from tablestore.log_systems import open_log
 from tablestore.options.rule_of_options import merge_rule
@@ -71,10 +71,14 @@ class TableContext:
         """
         runtime = wrap(runtime or {})
         files = TableFiles.open(Storage.at(path))
-        # Reads and writes ask for the oldest snapshot next.
-        next(side_by_side(files.storage, partial(check_created, files), partial(files.oldest, fresh=False)))
+        try:
+            with dropped_on_error(files):
+                # Reads and writes ask for the oldest snapshot next.
+                next(side_by_side(files.storage, partial(check_created, files), partial(files.oldest, fresh=False)))
+        except TableReplacedError:
+            return cls.open(path, runtime, allowed, table_id)
         if table_id not in (None, files.spec.table_id):
-            raise _replaced(path)
+            raise replaced(path)
         options = parse_stored(files.spec.properties, files.spec.primary_key)
         if runtime and options.log is None:
             msg = f"option '{next(iter(runtime))}': table {path!r} has no log system, so it takes no client options."
@@ -105,8 +109,7 @@ class TableContext:
             NotFoundError: the table was dropped.
             TableReplacedError: the table was dropped and created again.
         """
-        if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
-            raise _replaced(self.path)
+        check_same(self.files)
 
     @contextmanager
     def own_folder(self) -> Iterator[int | None]:
@@ -262,10 +265,3 @@ class TableContext:
     def newest_visible(self) -> int:
         """Return the newest snapshot that readers of the log may see."""
         return self.log.newest()
-
-
-def _replaced(path: str) -> TableReplacedError:
-    return TableReplacedError(
-        f"table {path!r} was dropped and created again since it was opened. Open the table again; a query has to be "
-        "started again."
-    )

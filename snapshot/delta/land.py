@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import random
 import time
 import uuid
@@ -11,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import Schema
 
 from snapshot.delta import entries
-from snapshot.delta.entries import NEWEST_CHECKPOINT, entry_of, parse_commit
+from snapshot.delta.entries import entry_of, parse_commit
 from snapshot.delta.native_errors import plain
 from snapshot.disk import advice, is_refused
 from snapshot.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, UnavailableError
@@ -26,7 +23,7 @@ _PUTS_MAX = 6
 _WAIT_SECONDS_MAX = 0.5
 
 
-def land(storage: Storage, version: int, text: bytes) -> bool:
+def land(storage: Storage, version: int, text: bytes, folder: int | None = None) -> bool:
     """Put an entry if its version is absent, and find out whether it was committed.
 
     A client that repeats a request whose response was lost gets "the file exists", although it created the file itself.
@@ -37,6 +34,7 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
         storage: folder of the Delta table.
         version: the version.
         text: the entry, which is unique.
+        folder: the folder as ``Storage.opened`` returned it; None for the one that is at its path now.
 
     Returns:
         Whether the first request created the entry. Otherwise an earlier request may have created it, and an expiry may
@@ -44,6 +42,7 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
 
     Raises:
         ConflictError: another commit has taken the version.
+        NotFoundError: the opened ``folder`` was removed; nothing was committed.
         UnavailableError: the file system is full or cannot be written; nothing was committed.
         OutcomeUnknownError: the file system does not respond.
     """
@@ -53,7 +52,7 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
         if attempt:
             time.sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.02 * 2**attempt)))
         try:
-            if storage.put_new(name, text):
+            if storage.put_new(name, text, folder):
                 return not attempt
         except UnavailableError as error:
             # Entries appear complete or not at all, so one that was refused does not exist. An earlier try may still
@@ -67,7 +66,7 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
                 raise UnavailableError(msg) from error
             cause = error
         try:
-            there = storage.read(name)
+            there = storage.read(name, folder)
         except UnavailableError as error:
             cause = error
             continue
@@ -115,33 +114,23 @@ def put_first(
         raise AlreadyExistsError(msg) from error
 
 
-def withdraw(storage: Storage, version: int, text: bytes) -> None:
-    """Remove an entry that must not be part of the log.
+def withdraw(storage: Storage, version: int, text: bytes, folder: int | None = None) -> None:
+    """Remove an entry that must not be part of the log, unless it is not there; ``folder`` is as for ``land``.
 
     Raises:
         OutcomeUnknownError: another commit follows it already, so the entry and its files have to stay.
     """
-    if storage.read(entry_of(version + 1)) is None:
-        storage.delete(entry_of(version))
-        if storage.read(entry_of(version + 1)) is None:
+    if storage.read(entry_of(version), folder) != text:
+        # It went with its table, and this may be a commit of the next one.
+        return
+    if storage.read(entry_of(version + 1), folder) is None:
+        storage.delete(entry_of(version), folder=folder)
+        if storage.read(entry_of(version + 1), folder) is None:
             return
         # Another commit has followed in the meantime and could not be read without this entry.
-        storage.put_new(entry_of(version), text)
+        storage.put_new(entry_of(version), text, folder)
     msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and others followed it."
     raise OutcomeUnknownError(msg)
-
-
-def withdraw_checkpoint(storage: Storage, version: int, table_id: str) -> None:
-    """Remove a checkpoint of a table that is no longer there; readers would take it for one of the next table."""
-    name = f"_delta_log/{version:020d}.checkpoint.parquet"
-    data, newest = storage.read(name), storage.read(NEWEST_CHECKPOINT)
-    if data is None:
-        return
-    described = pq.ParquetFile(io.BytesIO(data)).read(columns=["metaData"]).column("metaData").to_pylist()
-    if table_id not in [each["id"] for each in described if each is not None]:
-        return
-    is_newest = newest is not None and json.loads(newest)["version"] == version
-    storage.delete(name, *([NEWEST_CHECKPOINT] if is_newest else []))
 
 
 def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:

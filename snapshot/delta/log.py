@@ -12,6 +12,7 @@ import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,11 @@ from deltalake.exceptions import DeltaError
 
 from snapshot.column_json import Path, lacking
 from snapshot.delta import entries
+from snapshot.delta.checkpoint import write_checkpoint
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
 from snapshot.delta.folder_name import check_folder
 from snapshot.delta.forked import check_process
-from snapshot.delta.land import land, put_first, was_created, withdraw, withdraw_checkpoint
+from snapshot.delta.land import land, put_first, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
 from snapshot.delta.protocol import check_readable, check_writable, has_local_time, without_invariants
@@ -350,10 +352,11 @@ class DeltaLog:
         removes = any(action.get("remove", {}).get("dataChange") for action in actions)
         check_writable(self.storage.root, state.base.protocol, removes=removes)
         text = entries.entry(actions)
-        # Step 1.
-        is_first = land(self.storage, version, text)
-        # Step 2.
-        self._check_follows(version, text, state, is_first=is_first)
+        with self._opened(state) as folder:
+            # Step 1.
+            is_first = land(self.storage, version, text, folder)
+            # Step 2.
+            self._check_next(version, text, state, folder, is_first=is_first)
         made = parse_commit(version, text)
         self._own.made(made)
         if made.only_files and len(state.since) < _FOLLOWED_MAX:
@@ -363,7 +366,19 @@ class DeltaLog:
             self._checkpoint()
         return made
 
-    def _check_follows(self, version: int, text: bytes, state: DeltaState, *, is_first: bool) -> None:
+    @contextmanager
+    def _opened(self, state: DeltaState) -> Iterator[int | None]:
+        """Open the folder of the table whose state was read, for `Storage.put_new`; it is that of no other table."""
+        try:
+            with self.storage.opened() as folder:
+                if folder is not None and not self._is_there(state, folder):
+                    self._load()
+                yield folder
+        except NotFoundError:
+            self._load()
+            raise
+
+    def _check_next(self, version: int, text: bytes, state: DeltaState, folder: int | None, *, is_first: bool) -> None:
         """Check that a new entry follows the version at which its state was read.
 
         It does not if this process was suspended just before it put the entry, and the log was truncated or the table
@@ -386,13 +401,13 @@ class DeltaLog:
             except (TableReplacedError, NotFoundError, CorruptedError) as error:
                 if before is not None and isinstance(error, CorruptedError):
                     raise
-                # In the log of a new table, the entry leaves a gap, with which no reader can read the log.
-                withdraw(self.storage, version, text)
+                # In the log of a new table, an entry in an object store leaves a gap, with which no reader can read it.
+                withdraw(self.storage, version, text, folder)
                 self._load()
             else:
                 if before is not None or newest <= version or self.storage.read(entry_of(version + 1)) is not None:
                     return
-                withdraw(self.storage, version, text)
+                withdraw(self.storage, version, text, folder)
         except UnavailableError as error:
             # The entry exists, so its files have to stay.
             msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"
@@ -404,16 +419,10 @@ class DeltaLog:
         raise ConflictError(msg)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint of the newest version, so that readers need not read all earlier entries."""
+        """Write a checkpoint of the newest version; a commit is complete without, and a later one writes it."""
         try:
-            base = self._load().base
-            if base.text is not None:
-                base.table.create_checkpoint()
-                if self.storage.read(entry_of(base.version)) != base.text:
-                    # The table was dropped meanwhile.
-                    withdraw_checkpoint(self.storage, base.version, base.id)
+            write_checkpoint(self.storage, self._load().base)
         except (DeltaError, OSError, TableStoreError) as error:
-            # The commit is complete without a checkpoint; a later commit writes one.
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
     def _at(self, version: int) -> DeltaState:
@@ -447,9 +456,9 @@ class DeltaLog:
         # Entries expire oldest first: there may be later ones if the last known is gone. Another one: table restored.
         return state if self._is_there(state) else self._load()
 
-    def _is_there(self, state: DeltaState) -> bool:
+    def _is_there(self, state: DeltaState, folder: int | None = None) -> bool:
         """Return whether the newest entry of a state is still in the log, unchanged."""
-        text = self.storage.read(entry_of(state.version))
+        text = self.storage.read(entry_of(state.version), folder)
         return text is not None and fingerprint_of(text) == state.fingerprint(state.version)
 
     def _readable(self, state: DeltaState) -> DeltaState:

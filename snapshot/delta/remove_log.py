@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from snapshot.errors import NotFoundError
 from snapshot.storage import Storage
 
@@ -13,7 +15,8 @@ _REMOVED = f"{_LOG}/_removed"
 def remove_log(storage: Storage) -> None:
     """Remove the Delta log of a folder, so that there is no Delta table. A crash leaves a rest; call this again.
 
-    A local folder is renamed first, so that the log is there as a whole or not at all. An object store cannot do that:
+    A local folder is renamed first, so that the log is there as a whole or not at all, and not while a checkpoint is
+    being written, which would get into the log of the next table. An object store cannot do that:
 
     1. Put a mark. From now on, a reader that finds a part of the log knows that it is being removed.
     2. Remove all entries but the newest, in any order, and then that one: without it, what is left would seem to be an
@@ -21,7 +24,8 @@ def remove_log(storage: Storage) -> None:
     3. Remove the mark.
     """
     if storage.is_local:
-        storage.remove_tree(_LOG)
+        with suppress(NotFoundError), storage.locked():
+            storage.remove_tree(_LOG)
         return
     names = sorted(file.name for file in storage.files(_LOG) if file.name != _REMOVED)
     if not names and not storage.exists(_REMOVED):
@@ -36,11 +40,11 @@ def remove_log(storage: Storage) -> None:
 
 
 def check_not_removed(storage: Storage) -> None:
-    """Check that a Delta log that cannot be read is not being removed.
+    """Check that a Delta log that cannot be read was not removed.
 
     Raises:
-        NotFoundError: it is, or what an interrupted removal has left.
+        NotFoundError: it was, or is being removed, or is what an interrupted removal has left.
     """
-    if storage.exists(_REMOVED):
+    if storage.exists(_REMOVED) or not storage.exists(_LOG):
         msg = f"{storage.root}: there is no Delta table: it is being dropped, or dropping it was interrupted."
         raise NotFoundError(msg)

@@ -8,7 +8,7 @@ from functools import cached_property
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from snapshot.delta.entries import NEWEST_CHECKPOINT, Commit, DataFile, files_of, fingerprint_of
+from snapshot.delta.entries import NEWEST_CHECKPOINT, Commit, DataFile, entry_of, files_of, fingerprint_of
 from snapshot.delta.native_errors import delta_errors
 from snapshot.delta.protocol import Protocol
 from snapshot.delta.remove_log import check_not_removed
@@ -40,15 +40,16 @@ class DeltaBase:
             NotFoundError: there is no Delta table.
             CorruptedError: the log cannot be read.
         """
-        newest: bytes | None = b""
+        now: tuple[bytes | None, ...] = ()
         while True:
             try:
                 with delta_errors(storage.root):
                     return cls(DeltaTable(storage.root, version=version))
             except CorruptedError:
                 check_not_removed(storage)
-                before, newest = newest, storage.read(NEWEST_CHECKPOINT)
-                if newest == before:
+                # A table that was created again has another first entry.
+                before, now = now, (storage.read(NEWEST_CHECKPOINT), storage.read(entry_of(0)))
+                if now == before:
                     raise
 
     @cached_property

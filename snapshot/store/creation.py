@@ -1,9 +1,22 @@
-"""Who created a Delta table: its first commit names the table of the store for which it was made."""
+"""Which table is in a folder: who created it, and whether it is still the one that was opened.
+
+The first commit of a Delta table names the table of the store for which it was made.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
 from snapshot.delta.log import Commit, DeltaLog
-from snapshot.errors import CorruptedError, NotFoundError
+from snapshot.errors import (
+    ConflictError,
+    CorruptedError,
+    DataLostError,
+    NotFoundError,
+    TableReplacedError,
+    UnavailableError,
+)
 from snapshot.storage import Storage
 from snapshot.store.table_files import TABLE, TableFiles
 
@@ -39,6 +52,46 @@ def check_created(files: TableFiles) -> None:
             "To remove it, delete the folder."
         )
         raise CorruptedError(msg)
+
+
+def check_same(files: TableFiles) -> None:
+    """Check that the table in the folder is still the one that was opened, by opening it again.
+
+    Raises:
+        NotFoundError: the table was dropped.
+        TableReplacedError: the table was dropped and created again.
+    """
+    if TableFiles.open(files.storage).spec.table_id != files.spec.table_id:
+        raise replaced(files.storage.root)
+
+
+def replaced(path: str) -> TableReplacedError:
+    """Return the error of a table that was dropped and created again."""
+    return TableReplacedError(
+        f"table {path!r} was dropped and created again since it was opened. Open the table again; a query has to be "
+        "started again."
+    )
+
+
+@contextmanager
+def dropped_on_error(files: TableFiles) -> Iterator[None]:
+    """Report that the table was dropped, where that is why its files and entries are gone or have changed.
+
+    Raises:
+        NotFoundError: the table was dropped.
+        TableReplacedError: the table was dropped and created again.
+    """
+    try:
+        yield
+    except (ConflictError, CorruptedError, DataLostError):
+        check_same(files)
+        raise
+    except UnavailableError:
+        # A file cannot be written to a local folder that is gone.
+        with suppress(UnavailableError):
+            if files.storage.is_local:
+                check_same(files)
+        raise
 
 
 def _first(log: DeltaLog) -> Commit | None:

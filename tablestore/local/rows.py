@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.spec import TableSpec
+from snapshot.store.creation import dropped_on_error
 from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import TableFiles
 from tablestore.local.threads import read_splits
@@ -55,7 +56,8 @@ def reader(
 
     def explained() -> Iterator[pa.RecordBatch]:
         try:
-            yield from rows()
+            with dropped_on_error(files):
+                yield from rows()
         except CorruptedError as error:
             cause = error.__cause__
             if predicate is None or not predicate.converts or not isinstance(cause, duckdb.ConversionException):

@@ -25,6 +25,7 @@ from tablestore.options.read_options import ScanMode, parse_read_options, timest
 from tablestore.options.value_types import names_of
 from tablestore.read.time_travel import Point, Time, between, chosen_snapshot
 from tablestore.streaming.change_feed import Feed
+from tablestore.table.handle import shared
 from tablestore.table.open_table import OpenTable
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class LocalTableReader(OpenTable):
 
         return polars.DataFrame(self.to_arrow(columns, filter, snapshot=snapshot, timestamp=timestamp, tag=tag))
 
+    @shared
     def get(
         self,
         key: object,
@@ -226,6 +228,7 @@ class LocalTableReader(OpenTable):
         read = self._reader(columns, filter, self._snapshot(snapshot, timestamp, tag))
         return (connection or duckdb.default_connection()).from_arrow(ReadAnew(self.schema_of(columns), read))
 
+    @shared
     def count(
         self,
         filter: str | None = None,  # noqa: A002 - as above
@@ -242,6 +245,7 @@ class LocalTableReader(OpenTable):
         narrow = list(self.primary_key or self.schema.names)[:1]
         return sum(batch.num_rows for batch in self._reader(narrow, filter, found)())
 
+    @shared
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
         """Return the table's snapshots, newest first, as far back as the Delta log goes.
 
@@ -257,6 +261,7 @@ class LocalTableReader(OpenTable):
         """Return the snapshots that have not expired, newest first; columns as of ``TableStore.history``."""
         return self.inspect("snapshots")
 
+    @shared
     def inspect(self, name: str) -> pa.Table:
         """Return a metadata table: ``snapshots``, ``files``, ``log`` and so on; see ``metadata_tables``.
 
@@ -265,6 +270,7 @@ class LocalTableReader(OpenTable):
         """
         return inspected(self._table, name)
 
+    @shared
     def changes(self, from_: Point, to: Point | None = None) -> Iterator[pa.RecordBatch]:
         """Read the changes between two snapshots from the table's files, as ``TableStore.changes`` does.
 
@@ -284,6 +290,7 @@ class LocalTableReader(OpenTable):
         after, through = between(table.files, from_, to)
         return in_order(Feed(table, from_files=True), after, through, self.feed_schema)
 
+    @shared
     def tail(
         self,
         *,
@@ -335,6 +342,7 @@ class LocalTableReader(OpenTable):
             return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)
 
+    @shared
     def verify(self, progress: Progress | None = None, *, from_snapshot: int | None = None) -> Report:
         """Compare log and table for every snapshot still in the log, or from one on; see ``TableStore.verify``."""
         return self._now().verify(progress, from_snapshot)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from log_system.gate import limited
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
+from snapshot.store.creation import dropped_on_error
 from tablestore.context import TableContext
 from tablestore.read.splits import as_feed
 from tablestore.streaming.change_feed import BEFORE_FULL, Feed
@@ -39,6 +40,8 @@ def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Generat
     Raises:
         CorruptedError: the table was set back meanwhile.
         DataLostError: the changes are no longer in the log or the table.
+        NotFoundError: the table was dropped.
+        TableReplacedError: the table was dropped and created again.
     """
     if after == BEFORE_FULL:
         yield from _read(feed, after, through, schema)
@@ -89,5 +92,6 @@ def followed(
 
 
 def _read(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for part in feed.parts(after, through):
-        yield from as_feed(part.read(), schema)
+    with dropped_on_error(feed.table.files):
+        for part in feed.parts(after, through):
+            yield from as_feed(part.read(), schema)

@@ -35,6 +35,9 @@ class Feed:
     """Plans reads of a table's changes, from its log or, where the log does not have them, from the table's files.
 
     Changes have the columns of ``table`` as opened, whatever columns the table had in their snapshots or has now.
+
+    Attributes:
+        table: the table.
     """
 
     def __init__(self, table: TableContext, *, tasks: int = 2, from_files: bool = False) -> None:
@@ -43,7 +46,7 @@ class Feed:
         A full read has about ``tasks`` splits of initial rows. With ``from_files``, read committed changes from the
         files.
         """
-        self._table = table
+        self.table = table
         self._files = FilesLog(table.files, table.options.buckets)
         self._log = self._files if from_files else table.log
         self._tasks = tasks
@@ -65,12 +68,12 @@ class Feed:
             NotFoundError: the changes of that snapshot do not exist yet or have expired; or there is no such tag.
             DataLostError: some of the changes since that tag or time have expired.
         """
-        newest = self._table.newest_visible()
+        newest = self.table.newest_visible()
         if mode is ScanMode.FULL:
             return BEFORE_FULL
         if mode is ScanMode.LATEST:
             return newest
-        files = self._table.files
+        files = self.table.files
         oldest = files.log.oldest_entry(files.oldest())
         if mode is ScanMode.EARLIEST:
             return max(oldest - 1, 0)
@@ -79,7 +82,7 @@ class Feed:
             last = self.newest_rows() if with_rows else files.latest() + 1
             if not oldest <= wanted <= last:
                 msg = (
-                    f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
+                    f"option 'snapshot'={wanted}: table {self.table.path!r} can be streamed from snapshot "
                     f"{oldest} to {last}{'' if with_rows else ' (the next)'}."
                 )
                 raise NotFoundError(msg)
@@ -97,7 +100,7 @@ class Feed:
 
     def newest_rows(self) -> int:
         """Return the newest snapshot whose rows readers of the log may see; it may be a compaction not in the log."""
-        snapshot, newest = self._table.newest_visible(), self._table.files.latest()
+        snapshot, newest = self.table.newest_visible(), self.table.files.latest()
         while snapshot < newest and not self.rows(snapshot + 1):
             snapshot += 1
         return snapshot
@@ -121,7 +124,7 @@ class Feed:
             found = f"the table now has another commit of that number ({own}, not {reached.commit})"
             lost = "the commits that it had"
         else:
-            newest = self._table.files.latest()
+            newest = self.table.files.latest()
             # An older snapshot has expired, or the log's index was lost and is yet to be rebuilt.
             if reached.snapshot <= newest:
                 return
@@ -129,7 +132,7 @@ class Feed:
             lost = f"snapshots {newest + 1} to {reached.snapshot}"
         reset = "" if consumer is None else f" and consumer {consumer!r} reset"
         msg = (
-            f"table {self._table.path!r}: this reader has read up to snapshot {reached.snapshot}, but {found}: it was "
+            f"table {self.table.path!r}: this reader has read up to snapshot {reached.snapshot}, but {found}: it was "
             f"set back (an old copy was restored?). Bring {lost} back, or start again with scan_mode='full'; a "
             f"streaming query needs a new checkpoint{reset}."
         )
@@ -143,7 +146,7 @@ class Feed:
         Raises:
             DataLostError: neither the log nor the table's files still have all of the changes.
         """
-        files = self._table.files
+        files = self.table.files
         if after == BEFORE_FULL:
             return initial_splits(files, files.snapshot(through), tasks=self._tasks)
         try:
@@ -159,21 +162,21 @@ class Feed:
             DataLostError: the snapshot has expired.
         """
         try:
-            return self._table.log.rows(snapshot)
+            return self.table.log.rows(snapshot)
         except NotFoundError as error:
-            if snapshot >= self._table.files.oldest():
+            if snapshot >= self.table.files.oldest():
                 raise
             raise self._lost(snapshot, snapshot, error) from error
 
     def _lost(self, first: int, last: int, why: TableStoreError) -> DataLostError:
         which = f"snapshots {first} to {last} are" if first < last else f"snapshot {first} is"
         return DataLostError(
-            f"table {self._table.path!r}: {which} no longer in the log, nor completely in the table's files ({why}). "
+            f"table {self.table.path!r}: {which} no longer in the log, nor completely in the table's files ({why}). "
             "Start a new query with scan_mode='full'."
         )
 
     def _gone(self, since: str, oldest: int) -> str:
         return (
-            f"table {self._table.path!r}: some changes since {since} are no longer available: snapshots before "
+            f"table {self.table.path!r}: some changes since {since} are no longer available: snapshots before "
             f"{oldest} have expired. Start with scan_mode='earliest', the oldest available changes, or with 'full'."
         )

@@ -13,9 +13,9 @@ from log_system.base import LogPublisher, TaskRunner
 from log_system.index import IndexEntry
 from log_system.report import Progress
 from snapshot.delta.forked import check_process
-from snapshot.errors import DataLostError
 from snapshot.records import CommitId, Snapshot
 from snapshot.staging.stage import StagedFile, Stager
+from snapshot.store.creation import dropped_on_error
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact_if_due
@@ -62,7 +62,8 @@ class TableHandle(ABC):
 
     def refresh(self) -> TableContext:
         """Return the table as it is defined now; another handle may have changed its columns or options."""
-        self.table = self.table.refreshed()
+        with dropped_on_error(self.table.files):
+            self.table = self.table.refreshed()
         return self.table
 
     def renew(self) -> None:
@@ -198,12 +199,18 @@ def exclusive(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         # In a forked process, a thread that is not there may hold the lock.
         check_process()
-        with self._handle.lock:
-            try:
-                return verb(self, *args, **kwargs)
-            except DataLostError:
-                # Files and entries of a table that was dropped are gone, too.
-                self._handle.table.check_same()
-                raise
+        with self._handle.lock, dropped_on_error(self._handle.table.files):
+            return verb(self, *args, **kwargs)
 
     return locked
+
+
+def shared(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Let a verb that runs beside others say that the table was dropped where it fails because of that."""
+
+    @wraps(verb)
+    def explained(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with dropped_on_error(self._handle.table.files):
+            return verb(self, *args, **kwargs)
+
+    return explained

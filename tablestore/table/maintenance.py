@@ -8,12 +8,13 @@ from tablestore.maintenance import remove_orphans, rollback
 from tablestore.maintenance.expire_partitions import PartitionsReport
 from tablestore.maintenance.expire_snapshots import Age, ExpireReport, expire, rules_of
 from tablestore.read.time_travel import Point
-from tablestore.table.handle import HasHandle, exclusive
+from tablestore.table.handle import HasHandle, exclusive, shared
 
 
 class Maintenance(HasHandle):
     """Maintenance of one table. Compaction and expiry also run by themselves after writes; see the options."""
 
+    @shared
     def expire(
         self,
         *,
@@ -96,6 +97,7 @@ class Maintenance(HasHandle):
         handle = self._handle
         return handle.finish(rollback.rollback(handle.refresh(), handle.writer, handle.run_tasks, to))
 
+    @shared
     def remove_orphans(
         self, *, older_than: Age = remove_orphans.AGE, dry_run: bool = False, progress: Progress | None = None
     ) -> remove_orphans.OrphanReport:

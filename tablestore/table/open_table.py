@@ -19,7 +19,7 @@ from tablestore.options.specification import TableOptions
 from tablestore.read.time_travel import Point
 from tablestore.streaming import consumers
 from tablestore.streaming.consumers import Consumer
-from tablestore.table.handle import HasHandle, TableHandle, exclusive
+from tablestore.table.handle import HasHandle, TableHandle, exclusive, shared
 from tablestore.table.maintenance import Maintenance
 from tablestore.write.metrics import Hook
 from tablestore.write.publish import recover
@@ -37,6 +37,7 @@ class TableTags(HasHandle):
         """Return the tags, ordered by snapshot."""
         return self._handle.refresh().files.tags.all()
 
+    @shared
     def create(self, name: str, snapshot: Point | None = None, *, retained: timedelta | str | None = None) -> Tag:
         """Tag a snapshot.
 
@@ -55,6 +56,7 @@ class TableTags(HasHandle):
         """
         return change_tags.make_tag(self._handle.refresh(), name, snapshot, retained)
 
+    @shared
     def delete(self, name: str) -> None:
         """Delete a tag and, if its snapshot has expired, the files that only the tag kept.
 
@@ -63,6 +65,7 @@ class TableTags(HasHandle):
         """
         change_tags.delete_tag(self._handle.refresh(), name)
 
+    @shared
     def expire(self, created_before: datetime | None = None) -> list[str]:
         """Delete the tags whose time is over, and those created before a time; return their names."""
         before_ms = None if created_before is None else timestamp_millis(created_before)
@@ -81,6 +84,7 @@ class TableConsumers(HasHandle):
         """Return the consumers, those furthest behind first."""
         return consumers.Consumers(self._handle.table.files.storage).all()
 
+    @shared
     def reset(self, name: str, snapshot: Point | None = None) -> None:
         """Set how far a consumer has read, or forget it.
 

@@ -20,6 +20,7 @@ from tablestore.options.read_options import NEWEST, ScanMode
 from tablestore.read import batch
 from tablestore.read.time_travel import Point
 from tablestore.streaming import stream_read
+from tablestore.table.handle import shared
 from tablestore.table.open_table import OpenTable
 from tablestore.table.spark_handle import SparkHandle
 
@@ -46,6 +47,7 @@ class ReadableTable(OpenTable):
         self._handle.refresh()
         return self
 
+    @shared
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
         """Return the snapshots that have not expired, newest first."""
         return list(islice(self._handle.refresh().files.snapshots(), limit))
@@ -74,6 +76,7 @@ class ReadableTable(OpenTable):
         columns = self._handle.refresh().spec.primary_key or None
         return self.read(snapshot=snapshot, timestamp=timestamp, tag=tag, columns=columns).count()
 
+    @shared
     def read(
         self,
         *,
@@ -106,6 +109,7 @@ class ReadableTable(OpenTable):
             schema=schema,
         )
 
+    @shared
     def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
         """Read the changes between two snapshots from the table's files.
 
@@ -187,6 +191,7 @@ class ReadableTable(OpenTable):
         )
         return stream_read.read_stream(self._handle.spark, self._handle.refresh(), wanted)
 
+    @shared
     def verify(self, progress: Progress | None = None, *, from_snapshot: int | None = None) -> Report:
         """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
 

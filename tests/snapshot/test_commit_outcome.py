@@ -46,12 +46,12 @@ def double(name: str, change: Callable[..., Any], hits: range = range(1, 2)) -> 
     """Run ``change(real, storage, name, data)`` in place of some calls of a method of ``Storage`` on Delta's log."""
     real, calls = getattr(Storage, name), 0
 
-    def guarded(self: Storage, path: str, *more: Any) -> Any:
+    def guarded(self: Storage, path: str, *more: Any, **named: Any) -> Any:
         nonlocal calls
         if not path.startswith("_delta_log/"):
-            return real(self, path, *more)
+            return real(self, path, *more, **named)
         calls += 1
-        return change(real, self, path, *more) if calls in hits else real(self, path, *more)
+        return change(real, self, path, *more, **named) if calls in hits else real(self, path, *more, **named)
 
     setattr(Storage, name, guarded)
     try:
@@ -230,8 +230,8 @@ def unreadable_commit() -> Iterator[None]:
         made.add(path)
         return real(storage, path, *data)
 
-    def read(real: Any, storage: Storage, path: str) -> Any:
-        return refused(real) if path in made else real(storage, path)
+    def read(real: Any, storage: Storage, path: str, *folder: Any) -> Any:
+        return refused(real) if path in made else real(storage, path, *folder)
 
     always = range(1, 1_000)
     with double("put_new", put, always), double("read", read, always):
@@ -314,19 +314,39 @@ def test_an_entry_that_lands_in_a_table_created_again_is_taken_out(tmp_path: Pat
     assert len(content(table.path)) == newest + 2
 
 
+def test_an_entry_of_the_next_table_is_not_taken_out(tmp_path: Path) -> None:
+    """A writer is suspended after its commit; then the table is dropped, created again, and gets as many snapshots."""
+    table, writer = filled(tmp_path / "t", key=True)
+    newest = table.files.latest()
+
+    def replaced(real: Any, *args: Any) -> bool:
+        assert real(*args)
+        create_drop.drop(TableContext.open(table.path))
+        create_drop.create(TableDefinition(table.path, SCHEMA, primary_key=("id",), options={"bucket": "2"}))
+        again = Writer(TableContext.open(table.path), None)
+        for number in range(newest + 1):
+            write(again, [(number, "again")])
+        return True
+
+    with double("put_new", replaced), pytest.raises(TableReplacedError):
+        write(writer, [(80, "late")])
+    assert versions_in(Path(table.path) / "_changes") == list(range(newest + 2))
+    assert content(table.path) == [(number, "again") for number in range(newest + 1)]
+
+
 def test_an_entry_that_another_commit_follows_is_not_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage.at(tmp_path)
     storage.put_new(entry_of(7), b"mine")
 
-    def overtaken(real: Any, *args: Any) -> int:
-        removed = int(real(*args))
+    def overtaken(real: Any, *args: Any, **named: Any) -> int:
+        removed = int(real(*args, **named))
         storage.put_new(entry_of(8), b"next")
         return removed
 
     # The other commit follows while the entry is removed, which is undone; then it is not even removed.
     with double("delete", overtaken), pytest.raises(OutcomeUnknownError, match="others followed it"):
         withdraw(storage, 7, b"mine")
-    monkeypatch.setattr(Storage, "delete", lambda *_: pytest.fail("a reader would find a gap"))
+    monkeypatch.setattr(Storage, "delete", lambda *_, **__: pytest.fail("a reader would find a gap"))
     with pytest.raises(OutcomeUnknownError, match="others followed it"):
         withdraw(storage, 7, b"mine")
     assert storage.read(entry_of(7)) == b"mine"

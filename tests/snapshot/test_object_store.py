@@ -9,8 +9,7 @@ import os
 import random
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -50,7 +49,6 @@ from tablestore.write.writer import Writer
 from tests.harness.faults import Crash
 from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
 from tests.harness.lossy_proxy import drop_next, faulty, requests_since
-from tests.harness.s3_server import aws_variables, s3_server
 from tests.harness.table_harness import changes
 from tests.tablestore.normalize.test_keyed_state import Log, spec_in, split
 from tests.tablestore.normalize.test_keyed_state import changes as changes_of
@@ -70,25 +68,6 @@ LOOK_MAX = 2
 """Requests of a stream to find nothing new: whether the newest entry is still there, and the next one still absent."""
 SERVICE_LOOK_MAX = 4
 """Requests of ``tablestore serve`` for each of its looks at a table: the same for the table and for its log."""
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[str]:
-    """Return the address of a store."""
-    with s3_server() as address:
-        yield address
-
-
-@pytest.fixture
-def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket; fsspec and delta-rs learn from the environment where it is."""
-    for name, value in aws_variables(store).items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    bucket = f"lake-{uuid.uuid4().hex[:8]}"
-    s3fs.S3FileSystem().mkdir(bucket)
-    yield f"s3://{bucket}"
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def make(path: str, key: tuple[str, ...]) -> TableContext:

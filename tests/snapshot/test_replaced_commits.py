@@ -23,9 +23,9 @@ from tests.snapshot.test_commit_outcome import content, double, filled
 FOREIGN = json.dumps({"commitInfo": {"timestamp": 1, "operation": "SET TBLPROPERTIES"}}).encode()
 
 
-def overwritten(real: Any, storage: Storage, name: str, data: bytes) -> bool:
+def overwritten(real: Any, storage: Storage, name: str, data: bytes, *folder: Any) -> bool:
     """Put a version; the other writer, which has seen that there is none, puts its own after it."""
-    assert real(storage, name, data)
+    assert real(storage, name, data, *folder)
     storage.put(name, FOREIGN)
     return True
 

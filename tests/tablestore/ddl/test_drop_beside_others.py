@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import AlreadyExistsError, NotFoundError
+from snapshot.errors import AlreadyExistsError, NotFoundError, TableReplacedError
 from snapshot.storage import Storage
 from snapshot.store.tags import Tags
 from tablestore import LocalTable, create_local, open_local
@@ -77,34 +80,52 @@ def test_nobody_leaves_a_file_for_a_table_that_was_dropped_meanwhile(
     create_local(path, DDL)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["dropped", "created again"])
-def test_a_checkpoint_of_a_dropped_table_is_not_left_to_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    """Readers would take the next table for the dropped one; and with a file there, none could be created."""
-    path, log, real = str(tmp_path / "t"), tmp_path / "t/_delta_log", DeltaTable.create_checkpoint
-    table = create_local(path, DDL, options={"compaction.auto": False})
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whoever_works_on_a_table_that_is_created_again_all_the_time_learns_that(tmp_path: Path, seed: int) -> None:
+    """No other error is raised, and nothing that was meant for one table gets into the next."""
+    path, end, wrong = str(tmp_path / "t"), time.monotonic() + 5, list[str]()
+    options = {"bucket": 2, "compaction.commits": 3}
+    works: list[Callable[[LocalTable, int], object]] = [
+        lambda table, number: table.write([{"id": number % 20, "v": "x"}]),
+        lambda table, _: table.to_arrow(),
+        lambda table, number: table.get(number % 20),
+        lambda table, _: list(table.tail(scan_mode="earliest", follow=False)),
+        lambda table, _: list(table.changes(1)),
+        lambda table, _: table.compact(),
+        lambda table, _: table.maintenance.expire(),
+        lambda table, number: table.tags.create(f"t{number}"),
+        lambda table, number: table.alter.set_options({"compaction.commits": 2 + number % 7}),
+        lambda table, _: table.verify(),
+    ]
 
-    def create_checkpoint(delta: DeltaTable) -> None:
-        real(delta)
-        late = {file: file.read_bytes() for file in log.glob("*checkpoint*")}
-        assert len(late) == 2
+    def use(dice: random.Random) -> None:
+        table, number = None, 0
+        while time.monotonic() < end:
+            number += 1
+            try:
+                table = open_local(path) if table is None or dice.random() < 0.3 else table
+                dice.choice(works)(table, number)
+            except (NotFoundError, TableReplacedError, AlreadyExistsError):
+                continue
+            except Exception as error:  # noqa: BLE001 - the test lists whatever it is
+                wrong.append(f"{type(error).__name__}: {error}")
+
+    users = [Thread(target=use, args=(random.Random(seed * 10 + number),)) for number in range(2)]
+    for user in users:
+        user.start()
+    tables = 0
+    while time.monotonic() < end:
+        table = create_local(path, DDL, primary_key="id", options=options)
+        for number in range(25 * (tables % 2)):
+            table.write([{"id": number, "v": f"{tables}"}])
+        assert table.verify().ok
         create_drop.drop_at(path)
-        if again:
-            create_local(path, DDL).write([{"id": 7, "v": "new"}])
-        log.mkdir(parents=True, exist_ok=True)
-        for file, content in late.items():
-            file.write_bytes(content)
-
-    monkeypatch.setattr(DeltaTable, "create_checkpoint", create_checkpoint)
-    for number in range(20):
-        table.write([{"id": number, "v": "a"}])
-    if not again:
-        assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
-        create_local(path, DDL).write([{"id": 7, "v": "new"}])
-    assert open_local(path).to_arrow().to_pylist() == [{"id": 7, "v": "new"}]
-    assert DeltaTable(path).version() == 1
-    assert not list(tmp_path.rglob("*checkpoint*"))
+        tables += 1
+    for user in users:
+        user.join()
+    assert wrong == []
+    assert tables > 3
+    assert not Path(path).exists()
 
 
 def test_a_drop_goes_on_when_a_writer_adds_a_file_to_what_it_removes(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_live_writers_are_left_alone(kafka: LocalKafka, table: TableContext, taken: list[str]) -> None:
     """A writer that publishes by itself is not fenced: the service takes over only where nothing moves."""
     with (
-        Service(lambda: [table.path], schedule=Schedule(poll=0.01, grace=1.0)) as service,
+        Service(lambda: [table.path], schedule=Schedule(poll=0.01, grace=3.0)) as service,
         open_local(table.path) as local,
     ):
         for n in range(20):
