@@ -35,7 +35,10 @@ _REMEDY = (
     "until it is restored, the snapshot's changes cannot be read and, if the log lacks them, no later change can be "
     "published. Restore it from a backup, then call recover()."
 )
-_EXPIRED = "If the snapshot has expired since this read started, begin with a newer one; otherwise (VACUUM?),"
+_EXPIRED = (
+    "If the snapshot has expired since this read started, begin with a newer one; if the table was dropped, open it "
+    "again; otherwise (VACUUM?),"
+)
 
 
 @dataclass(frozen=True)
