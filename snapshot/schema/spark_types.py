@@ -294,7 +294,7 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
             raise InvalidInputError(msg)
         data_type = schema[name].dataType
         if not isinstance(data_type, allowed):
-            words = ", ".join(t.typeName() for t in allowed)
+            words = ", ".join(each().simpleString().partition("(")[0] for each in allowed)
             msg = f"{what}: column {name!r} has type {data_type.simpleString()}; allowed are {words}."
             if allowed is _PARTITION_TYPES and isinstance(data_type, TimestampType | TimestampNTZType):
                 msg += " A partition of an instant would hold few rows: partition by a column of its date or hour."

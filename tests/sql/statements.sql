@@ -306,6 +306,24 @@ ALTER DATABASE d SET ('a' = 'b')
 ---- error
 line 1, column 7: ALTER DATABASE is not supported: a warehouse is one database, whose tables CREATE TABLE makes
 
+---- ALTER TABLE ADD PARTITION
+ALTER TABLE t ADD PARTITION (p = 1)
+
+---- error
+line 1, column 19: ALTER TABLE cannot add a PARTITION: rows that are inserted make theirs
+
+---- a column of that name
+ALTER TABLE t ADD partition INT
+
+---- becomes
+ALTER TABLE `t` ADD (`partition` INT)
+
+---- SHOW CURRENT
+SHOW CURRENT DATABASE
+
+---- error
+line 1, column 6: SHOW CURRENT is not supported: a warehouse is one catalog with one database, which is always in use
+
 ---- CREATE CATALOG
 CREATE CATALOG paimon WITH ('type' = 'paimon', 'warehouse' = 'file:/tmp/paimon')
 
@@ -829,10 +847,10 @@ SHOW COLUMNS FROM t
 line 1, column 6: SHOW COLUMNS is not supported: use DESCRIBE and the name of the table
 
 ---- SHOW of something else
-SHOW PROCEDURES
+SHOW GRANTS
 
 ---- error
-line 1, column 6: expected TABLES, VIEWS, PARTITIONS, CREATE TABLE or CREATE VIEW, got 'PROCEDURES'
+line 1, column 6: expected TABLES, VIEWS, PARTITIONS, CREATE TABLE or CREATE VIEW, got 'GRANTS'
 
 ---- DESCRIBE HISTORY
 DESCRIBE HISTORY t

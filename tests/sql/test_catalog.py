@@ -324,6 +324,7 @@ def test_a_store_table_is_altered_with_its_definition(
     for refused, words in [
         ("DROP a", "PRIMARY KEY"),
         ("MODIFY v ROW<x INT>", "widen a nested type by its path"),
+        ("ADD v INT", "there would be two columns 'v'"),
         ("MODIFY v STRING AFTER v", "column 'v' cannot be placed AFTER itself"),
         ("MODIFY (v VARCHAR(30), w INT, v VARCHAR(40))", "MODIFY: a column is named twice: v, w, v"),
         ("ADD n INT NOT NULL", "cannot be NOT NULL"),

@@ -269,6 +269,10 @@ def test_a_query_with_state_may_begin_with_the_rows_of_a_snapshot(catalog: Catal
             "INSERT INTO s /*+ OPTIONS('sink.parallelism' = '2', 'bucket' = '2') */ VALUES (1)",
             "option 'bucket' of a hint: a store table is written with its own options",
         ),
+        (
+            "SELECT * FROM s /*+ OPTIONS('scan.mode' = 'compacted-full') */",
+            "got 'compacted-full'. 's.ro' has the rows of",
+        ),
         ("SELECT * FROM s /*+ OPTIONS('scan.version' = '1') */", "of a hint: use scan.snapshot-id or scan.tag-name."),
         ("SELECT * FROM s /*+ OPTIONS('scan.nothing' = '1') */", "A store table's hints are snapshot, timestamp, tag"),
         ("SELECT * FROM s /*+ OPTIONS('scan.fallback-branch' = 'b') */", "of a hint: there are no branches: copy the"),

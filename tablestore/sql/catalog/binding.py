@@ -277,9 +277,10 @@ def _check_columns(made: CreateTable) -> None:
     lower: dict[str, str] = {}
     for name in names:
         if name.lower() in lower:
-            msg = (
-                f"table '{made.name}': columns '{lower[name.lower()]}' and '{name}' are the same to Spark; rename one."
-            )
+            other = lower[name.lower()]
+            same = f"columns '{other}' and '{name}' are the same to Spark"
+            same = f"there would be two columns '{name}'" if name == other else same
+            msg = f"table '{made.name}': {same}; rename one."
             raise InvalidInputError(msg)
         lower[name.lower()] = name
     physical = [column.name for column in made.columns if isinstance(column, PhysicalColumn)]

@@ -312,6 +312,7 @@ def _own(name: str, options: Options, of: str = _OF_HINT) -> Options:
             raise InvalidInputError(msg)
         if key == "scan.mode" and str(value) not in _PAIMON_MODES:
             msg = f"'{name}': option '{key}'{of}: expected one of {', '.join(_PAIMON_MODES)}, got '{value}'."
+            msg += f" '{name}$ro' has the rows of the last compaction." if value == "compacted-full" else ""
             raise InvalidInputError(msg)
         found[own] = _PAIMON_MODES[str(value)] if key == "scan.mode" else value
     return tuple((key, value) for key, value in found.items() if (key, value) != ("scan-mode", ""))

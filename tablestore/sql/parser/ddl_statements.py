@@ -299,6 +299,8 @@ class DdlReader(TypeReader, QueryReader):
         if self._is_word("WATERMARK", "FOR"):
             self.raise_error("a WATERMARK needs a separate statement: ALTER TABLE t ADD WATERMARK FOR ...")
         self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
+        if self._is_word("PARTITION", "("):
+            self.raise_error("ALTER TABLE cannot add a PARTITION: rows that are inserted make theirs")
         column, is_key = self._column()
         if self._take("FIRST"):
             return column, is_key, ColumnPosition()

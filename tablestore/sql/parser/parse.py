@@ -13,6 +13,7 @@ from tablestore.sql.parser.call_statements import CallReader
 from tablestore.sql.parser.dialect import Flink
 from tablestore.sql.parser.errors import SqlError, error_at
 from tablestore.sql.parser.hints import misplaced, read_hints
+from tablestore.sql.parser.procedures import PROCEDURES
 from tablestore.sql.parser.statements import (
     Describe,
     Explain,
@@ -47,6 +48,8 @@ _NOT_SHOWN: Final[Mapping[str, str]] = {
     "JOBS": "'jobs' at the prompt lists the queries that it has started",
     "DATABASES": "a warehouse is one database",
     "CATALOGS": "a warehouse is one catalog",
+    "CURRENT": "a warehouse is one catalog with one database, which is always in use",
+    "PROCEDURES": f"there are {', '.join(PROCEDURES)}",
     "FUNCTIONS": "functions are Spark's",
     "MODULES": "there are no modules",
     "JARS": "there is nothing to load",
