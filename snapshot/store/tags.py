@@ -193,8 +193,9 @@ def check_name(name: str, what: str) -> None:
         InvalidInputError: the name is not valid.
     """
     if not _NAME.fullmatch(name):
+        why = " (a digit begins a snapshot's id or a time)" if name[:1].isdigit() else ""
         msg = (
-            f"{what} {name!r}: expected a letter or '_', then up to 127 letters, digits, '.', '_' or '-'. "
+            f"{what} {name!r}: expected a letter or '_'{why}, then up to 127 letters, digits, '.', '_' or '-'. "
             "Choose another name."
         )
         raise InvalidInputError(msg)

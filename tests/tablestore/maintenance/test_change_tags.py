@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snapshot.errors import NotFoundError, UnavailableError
+from snapshot.errors import InvalidInputError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
@@ -41,6 +41,12 @@ def test_two_tags_made_while_their_snapshot_expires_do_not_vouch_for_each_other(
         with pytest.raises(NotFoundError, match="snapshot 3 has just expired"):
             make_tag(TableContext.open(path), "first", 3)
     assert TableContext.open(path).files.tags.keeping() == []
+
+
+def test_a_tag_that_looks_like_a_time_is_refused_with_the_reason(tmp_path: Path) -> None:
+    table = open_local(table_without_log(tmp_path))
+    with pytest.raises(InvalidInputError, match=r"tag '2024-01-31': expected a letter or '_' \(a digit begins a snap"):
+        table.tags.create("2024-01-31")
 
 
 def test_a_tag_of_the_same_name_that_is_created_meanwhile_does_not_expire(tmp_path: Path) -> None:
