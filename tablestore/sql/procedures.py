@@ -161,7 +161,9 @@ def _expire_partitions(
     return [(name,) for name in report.partitions] or [("No expired partitions.",)]
 
 
-def _remove_orphan_files(table: TableStore, older_than: datetime | str = "1 d", *, dry_run: bool = False) -> Rows:
+def _remove_orphan_files(
+    table: TableStore, older_than: datetime | str = "1 d", *, dry_run: bool = False, **_: object
+) -> Rows:
     report = table.maintenance.remove_orphans(older_than=older_than, dry_run=dry_run)
     return [(str(len(report.files)),), (str(report.bytes),)]
 

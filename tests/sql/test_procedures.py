@@ -74,6 +74,7 @@ def test_tags_rollback_and_expiry(spark: SparkSession, tmp_path: Path) -> None:
     assert int(gone[0]) > 0
     assert value() == "b"
     assert call("sys.remove_orphan_files('t', dry_run => TRUE)")[0] == ("0",)
+    assert call("sys.remove_orphan_files('t', '2020-01-01', TRUE, 5, 'distributed')")[0] == ("0",)
 
     before = len(table.snapshots())
     assert call("sys.expire_snapshots(`table` => 't', older_than => '2999-01-01 00:00:00', retain_min => 1)") != [

@@ -87,7 +87,13 @@ PROCEDURES: Final[Mapping[str, tuple[Parameter, ...]]] = {
         Parameter("max_expires", int, refused="all partitions that are due expire"),
         _OPTIONS,
     ),
-    "remove_orphan_files": (TABLE, Parameter("older_than"), Parameter("dry_run", bool)),
+    "remove_orphan_files": (
+        TABLE,
+        Parameter("older_than"),
+        Parameter("dry_run", bool),
+        Parameter("parallelism", int),
+        Parameter("mode", choices=("local", "distributed")),
+    ),
     "reset_consumer": (TABLE, Parameter("consumer_id", required=True), Parameter("next_snapshot_id", int)),
     "clear_consumers": (TABLE, Parameter("including_consumers"), Parameter("excluding_consumers")),
 }
