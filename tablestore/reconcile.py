@@ -129,7 +129,7 @@ class MissingChanges(_LogAndTable):
         whole: bool = False,
         snapshot: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the changes that a range of a partition holds less often than snapshots do.
+        """Yield the changes, as they are read back, that a range of a partition holds less often than snapshots do.
 
         The snapshots are those of ``changed``. With ``whole``, they are all up to ``snapshot`` or the newest, except
         for those that have expired, and those of which retention may have removed records.
@@ -142,7 +142,10 @@ class MissingChanges(_LogAndTable):
             compared = [number for number in numbers if self._holds_all_of(number, partition, start)]
             changed = [files.changes(number, log.partitions) for number in compared]
         found = (batch.select(log.schema.names) for batch in read_tail(log, partition, start, end))
-        had = (batch.select(log.schema.names) for batch in _changes(changed, partition, files.spec.change_columns))
+        had = (
+            log.traits.as_read(batch.select(log.schema.names), log.primary_key, log.changelog)
+            for batch in _changes(changed, partition, files.spec.change_columns)
+        )
         with spilling(memory_limit=_MEMORY) as session, errors_mapped("compare the log"):
             sizes = {"had": load_numbered(session, "had", log.schema, had, hashed=True)}
             sizes["seen"] = load_numbered(session, "seen", log.schema, found, hashed=True)
