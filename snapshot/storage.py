@@ -31,6 +31,8 @@ _CLIENTS = frozenset(
 """Packages whose exceptions are errors of an object store."""
 _REMOVALS_MAX = 20
 """Number of attempts to remove a tree in which others work."""
+_NO_LOCKS = frozenset((errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP))
+"""Errors of network file systems that cannot lock a folder."""
 PROBE = ".clock-"
 """How the names of the files begin that ``now_ms`` makes and removes."""
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified")
@@ -398,10 +400,7 @@ class Storage:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold an advisory lock on creating and removing this folder until the block ends or this process exits.
-
-        Object stores have no such lock; there, this does nothing.
-        """
+        """Hold an advisory lock on creating and removing this folder, as ``locked`` does on what is in it."""
         if not self.is_local:
             yield
             return
@@ -414,7 +413,7 @@ class Storage:
     def locked(self) -> Iterator[None]:
         """Hold an advisory lock on what is in this folder until the block ends or this process exits.
 
-        Object stores have no such lock; there, this does nothing.
+        Object stores and some network file systems have no such lock; there, this does nothing.
 
         Raises:
             NotFoundError: there is no folder.
@@ -422,7 +421,12 @@ class Storage:
         """
         with self.opened() as folder:
             if folder is not None:
-                fcntl.flock(folder, fcntl.LOCK_EX)
+                with _answering(self.path(), "locked"):
+                    try:
+                        fcntl.flock(folder, fcntl.LOCK_EX)
+                    except OSError as error:
+                        if error.errno not in _NO_LOCKS:
+                            raise
             yield
 
     def delete_tree(self) -> None:

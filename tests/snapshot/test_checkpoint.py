@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 from threading import Thread
 
@@ -12,7 +15,7 @@ from deltalake import DeltaTable
 from snapshot.storage import Storage
 from tablestore import create_local, open_local
 from tablestore.ddl import create_drop
-from tests.harness.faults import preceded
+from tests.harness.faults import failing, preceded
 
 DDL = "id bigint, v string"
 OPTIONS = {"compaction.auto": False}
@@ -57,6 +60,18 @@ def test_no_checkpoint_is_written_once_the_table_is_dropped(tmp_path: Path) -> N
         table.write([{"id": 19, "v": "a"}])
     assert open_local(path).to_arrow().to_pylist() == NEW
     assert not list(tmp_path.rglob("*checkpoint*"))
+
+
+def test_a_file_system_that_locks_no_folders_is_written_without_locks(tmp_path: Path) -> None:
+    refusing = failing(fcntl, "flock", OSError(errno.EBADF, os.strerror(errno.EBADF)), hits=range(1, 1_000))
+    with refusing as tries:
+        table = create_local(tmp_path / "t", DDL, options=OPTIONS)
+        for number in range(20):
+            table.write([{"id": number, "v": "a"}])
+        assert len(list(tmp_path.rglob("*checkpoint*"))) == 2
+        create_drop.drop_at(str(tmp_path / "t"))
+        assert tries() >= 3
+    assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize("late", ["both files", "the name of the newest alone"])
