@@ -404,7 +404,7 @@ def test_options_of_lookups_that_would_change_rows_are_refused_by_name(catalog: 
         ("lookup.blob-as-descriptor", "is not supported: a lookup returns the bytes themselves"),
         ("lookup.refresh.time-periods-blacklist", "is not supported: each micro-batch looks rows up"),
         ("lookup.dynamic-partition.refresh.async", "the table has no partitions"),
-        ("lookup.cash", "A store table's hints are"),
+        ("lookup.cash", "leave it out: a lookup join reads the table's current rows"),
     ):
         for text in (joined.format(key), f"ALTER TABLE d SET ('{key}' = 'true')"):
             with pytest.raises(InvalidInputError, match=f"'{key}'.*{reason}"):
