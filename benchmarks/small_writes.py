@@ -18,31 +18,42 @@ from tablestore import LocalTable, open_local
 from tablestore.table.store import TableStore
 
 _MOST = 1.5
+_TEXT = "order-{:010d}"
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure reads after 1, 10 and 100 writes, of keys all over the table and of the same keys again and again."""
+    """Measure reads after 1, 10 and 100 writes: keys all over the table, the same keys repeatedly, and text keys."""
     count, size = bench.size(5_000_000, 1_000_000), 20_000
     found = []
-    for what, keys in (("keys all over the table", count), ("repeated keys", 2 * size)):
+    for what, keys, key in (
+        ("keys all over the table", count, int),
+        ("repeated keys", 2 * size, int),
+        ("text keys", count, _TEXT.format),
+    ):
         bench.say(f"making a table of {count_text(count)} rows")
-        table = bench.table("orders", SCHEMA, key=["id"], bucket=2)
-        table.write(rows(bench.spark, count))
+        is_text = key is not int
+        table = bench.table("orders", SCHEMA.replace("bigint", "string") if is_text else SCHEMA, key=["id"], bucket=2)
+        table.write(_keyed(rows(bench.spark, count), is_text))
         table.compact()
         done = 0
         for writes in (1, 10, 100):
             while done < writes:
                 bench.say(f"write {done + 1} of {writes}")
-                table.write(sample(bench.spark, size, keys, seed=done + 1))
+                table.write(_keyed(sample(bench.spark, size, keys, seed=done + 1), is_text))
                 done += 1
-            found += _reads(bench, table, count, f"after {writes} writes of {size:,}, {what}")
+            when, chosen = f"after {writes} writes of {size:,}, {what}", random.Random(0)
+            found += _reads(bench, table, lambda key=key, dice=chosen: key(dice.randrange(count)), when)  # type: ignore[misc]
     return found
 
 
-def _reads(bench: Bench, table: TableStore, count: int, when: str) -> list[Result]:
+def _keyed(rows: DataFrame, is_text: bool) -> DataFrame:
+    return rows.withColumn("id", F.format_string("order-%010d", "id")) if is_text else rows
+
+
+def _reads(bench: Bench, table: TableStore, any_key: Callable[[], object], when: str) -> list[Result]:
     plain = bench.path("plain")
     table.read().write.format("delta").save(plain)
-    local, chosen = open_local(table.path), random.Random(0)
+    local = open_local(table.path)
 
     def delta() -> DataFrame:
         return bench.spark.read.format("delta").load(plain)
@@ -50,7 +61,7 @@ def _reads(bench: Bench, table: TableStore, count: int, when: str) -> list[Resul
     queries: dict[str, Callable[[DataFrame], DataFrame]] = {
         "sum of a column": lambda frame: frame.agg(F.sum("price")),
         "largest of each column": lambda frame: frame.agg(*map(F.max, frame.columns)),
-        "one row by its key": lambda frame: frame.where(F.col("id") == chosen.randrange(count)),
+        "one row by its key": lambda frame: frame.where(F.col("id") == any_key()),
     }
     found = []
     for what, query in queries.items():
@@ -60,11 +71,11 @@ def _reads(bench: Bench, table: TableStore, count: int, when: str) -> list[Resul
         }
         turns = bench.take_turns(f"{what} {when}", contestants, rounds=bench.size(7, 3))
         found.append(at_most(f"{what} {when}", turns["ours"], turns["Delta"], _MOST, "plain Delta read"))
-    return [*found, _lookup(bench, local, count, when)]
+    return [*found, _lookup(bench, local, any_key, when)]
 
 
-def _lookup(bench: Bench, table: LocalTable, count: int, when: str) -> Result:
-    contestants = {"open_local": lambda: timed(lambda: table.get(random.randrange(count)))}
+def _lookup(bench: Bench, table: LocalTable, any_key: Callable[[], object], when: str) -> Result:
+    contestants = {"open_local": lambda: timed(lambda: table.get(any_key()))}
     turns = bench.take_turns(f"lookup without Spark {when}", contestants, rounds=bench.size(50, 20))
     return limit(f"one row by its key, without Spark, {when}", turns["open_local"].median, None, seconds_text)
 

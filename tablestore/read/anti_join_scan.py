@@ -1,9 +1,10 @@
 """A batch read as a Spark plan: the base anti-joined with the changed keys, in union with the changed rows.
 
-Spark's Delta reader reads the base and prunes its columns, partitions and row groups, which is not possible where
-Python tasks merge. In return, Spark also reads the key columns and looks up each row in a broadcast of the changed
-keys, which costs several times what DuckDB takes to merge the wanted columns. So this plan is worth it if the base is
-large, the changes are few, and either the used columns are unknown or there are partitions to prune.
+Spark's Delta reader reads the base and prunes its partitions and row groups, which is not possible where Python tasks
+merge, and its columns, of which these learn in sessions with ``PrunedReads`` only. In return, Spark also reads the key
+columns and looks up each row in a broadcast of the changed keys, which costs several times what DuckDB takes to merge
+the wanted columns. So this plan is worth it if the base is large, the changes are few, and either the used columns are
+unknown or there are partitions to prune.
 """
 
 from __future__ import annotations

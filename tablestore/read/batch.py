@@ -27,6 +27,7 @@ from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.time_travel import Point, between, chosen_snapshot
 from tablestore.spark.lost_files import explain_lost_files
+from tablestore.spark.scala_classes import prunes_reads
 from tablestore.spark.tasks import parallelism
 
 
@@ -85,7 +86,7 @@ def read(
     options = {**source_options(spark, table), "snapshot": str(snapshot), "schema": schema}
     tasks = parse_read_options(options).tasks
     if layout.changes:
-        prunable = columns is None or bool(spec.partition_by)
+        prunable = bool(spec.partition_by) or (columns is None and not prunes_reads(spark))
         found = bitmap_scan.scanned(spark, files, spec, layout, wanted, tasks)
         if found is None and not tagged and anti_join_scan.is_worth_it(layout, len(wanted), prunable=prunable):
             found = anti_join_scan.overlaid(spark, files, spec, layout, wanted, tasks)

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructField, StructType
 
 from snapshot.errors import DataLostError
+from snapshot.merge.predicate import Predicate
+from snapshot.merge.pushed_filters import split_filters
 from snapshot.records import Split
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled
+from tablestore.read.splits import ChangedKeysSplit, MergedSplit
 from tablestore.spark.error_messages import traceback_hidden
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
+
+_FILTERS: Final[Mapping[str, Callable[[Any, Any], Filter]]] = {
+    "=": EqualTo,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+}
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 class FrameError(DataLostError):
@@ -36,7 +57,9 @@ class ReadSplit(InputPartition):
         self.part = part
 
 
-def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec, columns: Sequence[str]) -> DataFrame:
+def frame_of_splits(
+    spark: SparkSession, parts: Sequence[MergedSplit | ChangedKeysSplit], spec: TableSpec, columns: Sequence[str]
+) -> DataFrame:
     """Return a frame of the rows of splits with these columns, in this order; each split is one task.
 
     This is cheaper than a data source, which Spark plans in a separate Python process each time its frame is used.
@@ -51,12 +74,44 @@ def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
         with traceback_hidden():
             try:
-                for rows in chain.from_iterable(held[number].read() for number in numbers):
-                    yield relabelled(conform(rows, fitted), inner)
+                for batch in batches:
+                    asked = " ".join(inner.names) if batch.num_columns == 1 else batch.column(1)[0].as_py()
+                    chosen, predicate = _parsed(asked, inner, fitted)
+                    own, neutral = (pa.schema([schema.field(n) for n in chosen]) for schema in (fitted, inner))
+                    for number in batch.column(0).to_pylist():
+                        for rows in held[number].only(own.names, predicate).read():
+                            yield relabelled(conform(rows, own), neutral)
             except DataLostError as error:
                 raise FrameError(str(error)) from error
 
-    return spark.range(0, len(held), 1, len(held)).mapInArrow(shipped(read), given).toDF(*names)
+    reader = shipped(read)
+    # Spark's optimizer knows it by this name (``spark/PrunedReads.scala``).
+    reader.__name__ = "tablestore_rows"
+    return spark.range(0, len(held), 1, len(held)).mapInArrow(reader, given).toDF(*names)
+
+
+def _parsed(asked: str, named: pa.Schema, columns: pa.Schema) -> tuple[list[int], Predicate]:
+    """Return the positions of the columns that a query uses, and what is true for all rows that it uses.
+
+    Args:
+        asked: what ``PrunedReads`` says: the names of the columns, and for each filter the column, the sign, the type
+            and the constant.
+        named: the columns, by the names that Spark knows.
+        columns: the columns, by their own names.
+    """
+    wanted, *conditions = asked.split("\x1e")
+    filters = []
+    for condition in conditions:
+        name, sign, kind, text = condition.split("\x1f")
+        value: object = text if kind == "string" else int(text)
+        if kind == "date":
+            ordinal = _EPOCH + int(text)
+            if not 1 <= ordinal <= date.max.toordinal():
+                # Python has no such date; Spark alone filters by it.
+                continue
+            value = date.fromordinal(ordinal)
+        filters.append(_FILTERS[sign]((columns.field(named.get_field_index(name)).name,), value))
+    predicate, _ = split_filters(filters, columns)
+    return [named.get_field_index(name) for name in wanted.split(" ")], predicate

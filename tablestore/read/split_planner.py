@@ -85,7 +85,9 @@ def initial_bucket_splits(table: TableFiles, snapshot: Snapshot) -> dict[int, Sp
     }
 
 
-def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec, *, tasks: int) -> list[Split]:
+def changed_key_splits(
+    table: TableFiles, layout: SnapshotFiles, spec: TableSpec, *, tasks: int
+) -> list[ChangedKeysSplit]:
     """Return at most ``tasks`` splits of the keys in a snapshot's changes, each for one or several buckets."""
     heaps = [tuple(map(table.change_file, heap)) for heap in _heaps_of_buckets(layout.changes, tasks)]
     return [ChangedKeysSplit(table.storage, spec.arrow, spec.primary_key, each) for each in heaps]
@@ -93,7 +95,7 @@ def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec
 
 def changed_row_splits(
     table: TableFiles, layout: SnapshotFiles, spec: TableSpec, columns: Sequence[str], *, tasks: int
-) -> list[Split]:
+) -> list[MergedSplit]:
     """Return splits of a snapshot's rows with the keys of ``changed_key_splits``; ``columns`` are those to read."""
     splitter = _Splitter(table, spec, tuple(columns))
     return [splitter.split([], heap) for heap in _heaps_of_buckets(layout.changes, tasks)]

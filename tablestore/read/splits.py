@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -39,6 +39,11 @@ class MergedSplit:
     columns: tuple[str, ...] | None
     predicate: Predicate | None
     emit_changes: bool
+
+    def only(self, columns: Sequence[str], predicate: Predicate) -> MergedSplit:
+        """Return the split with these columns, of the rows that satisfy a predicate too."""
+        conditions = (*(self.predicate.conditions if self.predicate is not None else ()), *predicate.conditions)
+        return replace(self, columns=tuple(columns), predicate=Predicate(conditions) if conditions else None)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the merged rows, only the wanted columns, in schema order."""
@@ -77,6 +82,11 @@ class ChangedKeysSplit:
     schema: pa.Schema
     primary_key: tuple[str, ...]
     changes: tuple[ChangeFile, ...]
+
+    def only(self, columns: Sequence[str], predicate: Predicate) -> ChangedKeysSplit:
+        """Return the split itself: keys are compared as a whole."""
+        del columns, predicate
+        return self
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield each key once: the key's columns, in schema order."""

@@ -1,8 +1,8 @@
 """The classes of this program that run in Spark's JVM, compiled once by the Scala compiler that Spark brings.
 
 ``S3LogStore.scala`` is a Delta log store that never replaces a commit; ``CreateTableCheck.scala`` refuses tables of
-Spark's catalog that Spark could not read again; ``CurrentReads.scala`` lets each query of a frame read current rows;
-``CheckpointFiles.scala`` writes the files of local checkpoints.
+Spark's catalog that Spark could not read again; ``CurrentReads.scala`` lets each query of a frame read current rows,
+and ``PrunedReads.scala`` the columns that it uses; ``CheckpointFiles.scala`` writes the files of local checkpoints.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from log_system.jars import cache_home, exclusive, find_java, pyspark_jars, waiting
 from snapshot.errors import UnavailableError
 
-EXTENSIONS: Final = ("tablestore.CreateTableCheck", "tablestore.CurrentReads")
+PRUNED_READS: Final = "tablestore.PrunedReads"
+EXTENSIONS: Final = ("tablestore.CreateTableCheck", "tablestore.CurrentReads", PRUNED_READS)
 """The extensions of Spark among them."""
 _SOURCES = tuple(sorted(Path(__file__).parent.glob("*.scala")))
 _COMPILE_TIMEOUT_S = 300.0
+
+
+def prunes_reads(spark: SparkSession) -> bool:
+    """Return whether the tasks of a read return only the columns that a query uses."""
+    return PRUNED_READS in (spark.conf.get("spark.sql.extensions", None) or "")
 
 
 def classes_jar(delta: Path) -> Path:

@@ -1,0 +1,86 @@
+package tablestore
+
+import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.plans.logical.{Filter, LogicalPlan, MapInArrow, Project}
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.types._
+
+/** Lets the tasks of `frame_of_splits` read only the columns and the rows that a query uses.
+  *
+  * Spark pushes neither columns nor filters into a function in Python. Here the function gets them as a second column
+  * of its input, in the form that `tablestore/read/spark_splits.py` parses, and returns only these columns. Spark
+  * filters again.
+  */
+class PrunedReads extends (SparkSessionExtensions => Unit) {
+
+  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectOptimizerRule(_ => PrunedReads)
+}
+
+object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
+
+  /** The name of the function. */
+  private val Reader = "tablestore_rows"
+  private val Wanted = "wanted"
+  private val Unit = "\u001f"
+  private val Record = "\u001e"
+
+  override def apply(plan: LogicalPlan): LogicalPlan = plan.transformDown {
+    case project @ Project(_, rows: MapInArrow) if isRead(rows) =>
+      project.copy(child = pruned(rows, project.references, asked(rows)))
+    case project @ Project(_, filter @ Filter(_, rows: MapInArrow)) if isRead(rows) =>
+      val used = project.references ++ filter.references
+      project.copy(child = filter.copy(child = pruned(rows, used, filtered(filter.condition))))
+    case filter @ Filter(_, rows: MapInArrow) if isRead(rows) =>
+      filter.copy(child = pruned(rows, rows.outputSet, filtered(filter.condition)))
+  }
+
+  private def isRead(rows: MapInArrow): Boolean = rows.functionExpr match {
+    case function: PythonUDF => function.name == Reader
+    case _                   => false
+  }
+
+  /** A function returns at least one column: for a count, the smallest. */
+  private def pruned(rows: MapInArrow, used: AttributeSet, conditions: Seq[String]): MapInArrow = {
+    val found = rows.output.filter(used.contains)
+    val output = if (found.isEmpty) Seq(rows.output.minBy(_.dataType.defaultSize)) else found
+    val text = (output.map(_.name).mkString(" ") +: conditions).mkString(Record)
+    if (output.size == rows.output.size && conditions == asked(rows)) {
+      return rows
+    }
+    val splits = rows.child match {
+      case Project(Seq(_, named: Alias), below) if named.name == Wanted => below
+      case below                                                       => below
+    }
+    val child = Project(Seq(splits.output.head, Alias(Literal(text), Wanted)()), splits)
+    val schema = StructType(output.map(each => StructField(each.name, each.dataType, each.nullable)))
+    val function = rows.functionExpr.asInstanceOf[PythonUDF].copy(dataType = schema, children = child.output)
+    rows.copy(functionExpr = function, output = output, child = child)
+  }
+
+  /** The conditions that a function has got. */
+  private def asked(rows: MapInArrow): Seq[String] = rows.child match {
+    case Project(Seq(_, Alias(Literal(text, StringType), Wanted)), _) => text.toString.split(Record).toSeq.tail
+    case _                                                            => Nil
+  }
+
+  /** The parts of a condition that compare a column with a constant. */
+  private def filtered(condition: Expression): Seq[String] = splitConjunctivePredicates(condition).flatMap {
+    case EqualTo(column: Attribute, Literal(value, kind))            => compared(column, "=", value, kind)
+    case LessThan(column: Attribute, Literal(value, kind))           => compared(column, "<", value, kind)
+    case LessThanOrEqual(column: Attribute, Literal(value, kind))    => compared(column, "<=", value, kind)
+    case GreaterThan(column: Attribute, Literal(value, kind))        => compared(column, ">", value, kind)
+    case GreaterThanOrEqual(column: Attribute, Literal(value, kind)) => compared(column, ">=", value, kind)
+    case _                                                           => None
+  }
+
+  private def compared(column: Attribute, sign: String, value: Any, kind: DataType): Option[String] = {
+    val text = String.valueOf(value)
+    kind match {
+      case StringType | ByteType | ShortType | IntegerType | LongType | DateType
+          if value != null && !text.contains(Unit) && !text.contains(Record) =>
+        Some(Seq(column.name, sign, kind.typeName, text).mkString(Unit))
+      case _ => None
+    }
+  }
+}
