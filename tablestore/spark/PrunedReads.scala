@@ -22,17 +22,17 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
   /** The name of the function. */
   private val Reader = "tablestore_rows"
   private val Wanted = "wanted"
-  private val Unit = "\u001f"
-  private val Record = "\u001e"
+  private val Between = "\u001f"
+  private val Next = "\u001e"
 
   override def apply(plan: LogicalPlan): LogicalPlan = plan.transformDown {
     case project @ Project(_, rows: MapInArrow) if isRead(rows) =>
       project.copy(child = pruned(rows, project.references, asked(rows)))
     case project @ Project(_, filter @ Filter(_, rows: MapInArrow)) if isRead(rows) =>
       val used = project.references ++ filter.references
-      project.copy(child = filter.copy(child = pruned(rows, used, filtered(filter.condition))))
+      project.copy(child = filter.copy(child = pruned(rows, used, filtered(rows, filter.condition))))
     case filter @ Filter(_, rows: MapInArrow) if isRead(rows) =>
-      filter.copy(child = pruned(rows, rows.outputSet, filtered(filter.condition)))
+      filter.copy(child = pruned(rows, rows.outputSet, filtered(rows, filter.condition)))
   }
 
   private def isRead(rows: MapInArrow): Boolean = rows.functionExpr match {
@@ -44,7 +44,7 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
   private def pruned(rows: MapInArrow, used: AttributeSet, conditions: Seq[String]): MapInArrow = {
     val found = rows.output.filter(used.contains)
     val output = if (found.isEmpty) Seq(rows.output.minBy(_.dataType.defaultSize)) else found
-    val text = (output.map(_.name).mkString(" ") +: conditions).mkString(Record)
+    val text = (output.map(_.name).mkString(" ") +: conditions).mkString(Next)
     if (output.size == rows.output.size && conditions == asked(rows)) {
       return rows
     }
@@ -60,26 +60,28 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
 
   /** The conditions that a function has got. */
   private def asked(rows: MapInArrow): Seq[String] = rows.child match {
-    case Project(Seq(_, Alias(Literal(text, StringType), Wanted)), _) => text.toString.split(Record).toSeq.tail
+    case Project(Seq(_, Alias(Literal(text, StringType), Wanted)), _) => text.toString.split(Next).toSeq.tail
     case _                                                            => Nil
   }
 
   /** The parts of a condition that compare a column with a constant. */
-  private def filtered(condition: Expression): Seq[String] = splitConjunctivePredicates(condition).flatMap {
-    case EqualTo(column: Attribute, Literal(value, kind))            => compared(column, "=", value, kind)
-    case LessThan(column: Attribute, Literal(value, kind))           => compared(column, "<", value, kind)
-    case LessThanOrEqual(column: Attribute, Literal(value, kind))    => compared(column, "<=", value, kind)
-    case GreaterThan(column: Attribute, Literal(value, kind))        => compared(column, ">", value, kind)
-    case GreaterThanOrEqual(column: Attribute, Literal(value, kind)) => compared(column, ">=", value, kind)
-    case _                                                           => None
-  }
+  private def filtered(rows: MapInArrow, condition: Expression): Seq[String] =
+    splitConjunctivePredicates(condition).flatMap {
+      case EqualTo(column: Attribute, constant: Literal)            => compared(rows, column, "=", constant)
+      case LessThan(column: Attribute, constant: Literal)           => compared(rows, column, "<", constant)
+      case LessThanOrEqual(column: Attribute, constant: Literal)    => compared(rows, column, "<=", constant)
+      case GreaterThan(column: Attribute, constant: Literal)        => compared(rows, column, ">", constant)
+      case GreaterThanOrEqual(column: Attribute, constant: Literal) => compared(rows, column, ">=", constant)
+      case _                                                        => None
+    }
 
-  private def compared(column: Attribute, sign: String, value: Any, kind: DataType): Option[String] = {
-    val text = String.valueOf(value)
-    kind match {
+  private def compared(rows: MapInArrow, column: Attribute, sign: String, constant: Literal): Option[String] = {
+    val text = String.valueOf(constant.value)
+    constant.dataType match {
       case StringType | ByteType | ShortType | IntegerType | LongType | DateType
-          if value != null && !text.contains(Unit) && !text.contains(Record) =>
-        Some(Seq(column.name, sign, kind.typeName, text).mkString(Unit))
+          if constant.value != null && !text.contains(Between) && !text.contains(Next) =>
+        for (own <- rows.output.find(_.exprId == column.exprId))
+          yield Seq(own.name, sign, constant.dataType.typeName, text).mkString(Between)
       case _ => None
     }
   }
