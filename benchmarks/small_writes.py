@@ -18,20 +18,19 @@ from tablestore import LocalTable, open_local
 from tablestore.table.store import TableStore
 
 _MOST = 1.5
-_TEXT = "order-{:010d}"
+_TEXT = "order-%010d"
 
 
 def run(bench: Bench) -> list[Result]:
     """Measure reads after 1, 10 and 100 writes: keys all over the table, the same keys repeatedly, and text keys."""
     count, size = bench.size(5_000_000, 1_000_000), 20_000
     found = []
-    for what, keys, key in (
-        ("keys all over the table", count, int),
-        ("repeated keys", 2 * size, int),
-        ("text keys", count, _TEXT.format),
+    for what, keys, is_text in (
+        ("keys all over the table", count, False),
+        ("repeated keys", 2 * size, False),
+        ("text keys", count, True),
     ):
         bench.say(f"making a table of {count_text(count)} rows")
-        is_text = key is not int
         table = bench.table("orders", SCHEMA.replace("bigint", "string") if is_text else SCHEMA, key=["id"], bucket=2)
         table.write(_keyed(rows(bench.spark, count), is_text))
         table.compact()
@@ -41,13 +40,19 @@ def run(bench: Bench) -> list[Result]:
                 bench.say(f"write {done + 1} of {writes}")
                 table.write(_keyed(sample(bench.spark, size, keys, seed=done + 1), is_text))
                 done += 1
-            when, chosen = f"after {writes} writes of {size:,}, {what}", random.Random(0)
-            found += _reads(bench, table, lambda key=key, dice=chosen: key(dice.randrange(count)), when)  # type: ignore[misc]
+            when = f"after {writes} writes of {size:,}, {what}"
+            found += _reads(bench, table, _chosen_keys(count, is_text), when)
     return found
 
 
 def _keyed(rows: DataFrame, is_text: bool) -> DataFrame:
-    return rows.withColumn("id", F.format_string("order-%010d", "id")) if is_text else rows
+    return rows.withColumn("id", F.format_string(_TEXT, "id")) if is_text else rows
+
+
+def _chosen_keys(count: int, is_text: bool) -> Callable[[], object]:
+    """Return a function that returns the key of some row."""
+    dice = random.Random(0)
+    return lambda: _TEXT % dice.randrange(count) if is_text else dice.randrange(count)
 
 
 def _reads(bench: Bench, table: TableStore, any_key: Callable[[], object], when: str) -> list[Result]:

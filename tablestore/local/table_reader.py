@@ -342,7 +342,6 @@ class LocalTableReader(OpenTable):
             return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)
 
-    @shared
     def verify(self, progress: Progress | None = None, *, from_snapshot: int | None = None) -> Report:
         """Compare log and table for every snapshot still in the log, or from one on; see ``TableStore.verify``."""
         return self._now().verify(progress, from_snapshot)

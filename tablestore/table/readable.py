@@ -191,7 +191,6 @@ class ReadableTable(OpenTable):
         )
         return stream_read.read_stream(self._handle.spark, self._handle.refresh(), wanted)
 
-    @shared
     def verify(self, progress: Progress | None = None, *, from_snapshot: int | None = None) -> Report:
         """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
 

@@ -22,16 +22,18 @@ OPTIONS = {"compaction.auto": False}
 NEW = [{"id": 7, "v": "new"}]
 
 
+def replace(path: str) -> None:
+    """Drop the table, and create another one with one row."""
+    create_drop.drop_at(path)
+    create_local(path, DDL).write(NEW)
+
+
 def test_a_table_is_not_dropped_while_its_checkpoint_is_being_written(tmp_path: Path) -> None:
     """Readers would take the next table for the dropped one."""
     path = str(tmp_path / "t")
     table = create_local(path, DDL, options=OPTIONS)
 
-    def replace() -> None:
-        create_drop.drop_at(path)
-        create_local(path, DDL).write(NEW)
-
-    replacing = Thread(target=replace)
+    replacing = Thread(target=replace, args=(path,))
 
     def begin() -> None:
         replacing.start()
@@ -50,13 +52,9 @@ def test_no_checkpoint_is_written_once_the_table_is_dropped(tmp_path: Path) -> N
     path = str(tmp_path / "t")
     table = create_local(path, DDL, options=OPTIONS)
 
-    def replace() -> None:
-        create_drop.drop_at(path)
-        create_local(path, DDL).write(NEW)
-
     for number in range(19):
         table.write([{"id": number, "v": "a"}])
-    with preceded(Storage, "locked", replace):
+    with preceded(Storage, "locked", lambda: replace(path)):
         table.write([{"id": 19, "v": "a"}])
     assert open_local(path).to_arrow().to_pylist() == NEW
     assert not list(tmp_path.rglob("*checkpoint*"))
