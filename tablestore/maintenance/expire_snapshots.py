@@ -202,10 +202,10 @@ def expire(
             if oldest > before:
                 commit_expiry(files, oldest)
         except NOT_COMMITTED:
-            consumers.withdraw(announcement, before)
+            consumers.withdraw(announcement, before, table.spec.table_id)
             raise
         oldest = files.oldest()
-        consumers.withdraw(announcement, oldest)
+        consumers.withdraw(announcement, oldest, table.spec.table_id)
     report = ExpireReport(
         table.path, dry_run, before, oldest, held_by, consumers=tuple(consumer.name for consumer in stale), tags=tags
     )

@@ -118,13 +118,14 @@ class Consumers:
         """Return up to which snapshot expiries of a table are announced; 0 if none is."""
         return max((oldest for oldest, of in self._announcements().values() if of == table), default=0)
 
-    def withdraw(self, announcement: str, oldest: int) -> None:
+    def withdraw(self, announcement: str, oldest: int, table: str) -> None:
         """Remove the announcement of an expiry that has ended, and of those that can no longer change anything.
 
-        ``oldest`` is the oldest snapshot that has not expired.
+        ``oldest`` is the oldest snapshot of the table that has not expired. A table that was created at the same path
+        meanwhile keeps its announcements.
         """
-        found = self._announcements()
-        self._storage.delete(announcement, *(name for name, (below, _) in found.items() if below <= oldest))
+        found = self._announcements().items()
+        self._storage.delete(announcement, *(name for name, (below, of) in found if of == table and below <= oldest))
 
     def _announcements(self) -> dict[str, tuple[int, str]]:
         """Return, by name, the oldest snapshot that each announced expiry leaves, and its table."""

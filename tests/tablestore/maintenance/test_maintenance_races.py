@@ -216,6 +216,21 @@ def test_what_a_killed_expiry_has_announced_goes_with_the_next_expiry(tmp_path: 
     assert list((tmp_path / "t" / "_consumers").iterdir()) == []
 
 
+def test_an_expiry_leaves_what_expiries_of_the_next_table_have_announced(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    make(path)
+
+    def make_again_and_expire() -> None:
+        make_again(path)
+        with preceded(expire_snapshots, "commit_expiry", kill), pytest.raises(KeyboardInterrupt):
+            expire(path)
+
+    with preceded(Consumers, "withdraw", make_again_and_expire), pytest.raises(TableReplacedError):
+        expire(path)
+    with pytest.raises(DataLostError, match=f"from snapshot {WRITES + 3} on"):
+        read_by(path)
+
+
 def kill() -> None:
     raise KeyboardInterrupt
 
