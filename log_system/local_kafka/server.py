@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from log_system.kafka.client.admin_requests import answers, quiet_admin
+from log_system.kafka.client.admin_requests import answering_cluster, quiet_admin
 from snapshot.errors import InvalidInputError, UnavailableError
 
 LOOPBACK = "127.0.0.1"
@@ -55,6 +55,10 @@ class Broker:
         """The file that receives the broker's output."""
         return self.data_dir / "broker.log"
 
+    @property
+    def _storage(self) -> Path:
+        return self.data_dir / "data" / "meta.properties"
+
     def prepare(self, java: Sequence[str]) -> list[str]:
         """Write the configuration, format the storage if necessary, and return the command that runs the broker.
 
@@ -68,7 +72,7 @@ class Broker:
         # The file may hold a SASL password.
         config.touch(mode=0o600)
         config.write_text(server_properties(self), encoding="utf-8")
-        if not (self.data_dir / "data" / "meta.properties").exists():
+        if not self._storage.exists():
             self._format(java, config)
         if self.log.exists():
             # Keep the log of the previous run: it may explain why that run ended.
@@ -88,7 +92,7 @@ class Broker:
             raise UnavailableError(msg)
 
     def wait_until_ready(self, alive: Callable[[], bool], *, timeout_s: float) -> None:
-        """Wait until the broker responds to a client.
+        """Wait until the broker responds to a client; an answer of another broker on its port does not count.
 
         Args:
             alive: returns whether the broker's process is still running.
@@ -106,11 +110,16 @@ class Broker:
             if client is None and port_is_open(self.port):
                 # Create the client only now: a client that finds the port closed backs off before it retries.
                 client = quiet_admin(self.bootstrap_servers)
-            if client is not None and answers(client):
+            if client is not None and answering_cluster(client) == self._formatted_id():
                 return
             time.sleep(LOOK_EVERY_S)
         msg = f"local Kafka on {self.bootstrap_servers} did not answer within {timeout_s:g} s. {self.said()}"
         raise UnavailableError(msg)
+
+    def _formatted_id(self) -> str:
+        lines = self._storage.read_text(encoding="utf-8").splitlines() if self._storage.exists() else []
+        ids = [line.partition("=")[2] for line in lines if line.startswith("cluster.id=")]
+        return ids[0] if ids else self.cluster_id
 
     def said(self) -> str:
         """Return the errors of the broker's log, or its end, for an error message."""

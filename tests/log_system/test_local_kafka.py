@@ -166,6 +166,13 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path):
             LocalKafka(tmp_path, port).start()
 
 
+def test_the_answer_of_a_broker_that_took_the_port_first_does_not_count(broker, tmp_path):
+    late = Broker(tmp_path, int(broker.bootstrap_servers.partition(":")[2]), free_port(), {})
+    late.prepare(installation.kafka_command("128m"))
+    with pytest.raises(UnavailableError, match=r"did not answer within 1 s"):
+        late.wait_until_ready(lambda: True, timeout_s=1)
+
+
 @pytest.mark.parametrize("port", [-1, 0, 65_536])
 def test_what_is_no_port_is_refused(port, tmp_path):
     with pytest.raises(InvalidInputError, match="between 1 and 65535"):

@@ -212,9 +212,10 @@ def quiet_admin(bootstrap_servers: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
-def answers(client: AdminClient) -> bool:
-    """Return whether a broker responds."""
+def answering_cluster(client: AdminClient) -> str | None:
+    """Return the id of the cluster whose broker responds; None if none does."""
     try:
-        return bool(client.list_topics(timeout=1.0).brokers)
+        found = client.list_topics(timeout=1.0)
     except KafkaException:
-        return False
+        return None
+    return found.cluster_id if found.brokers else None
