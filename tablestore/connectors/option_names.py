@@ -44,6 +44,7 @@ IDLE: Final = "scan.watermark.idle-timeout"
 _BOTH: Final = (
     "connector",
     "topic",
+    "topic-pattern",
     "properties.bootstrap.servers",
     "key.format",
     "key.fields-prefix",
@@ -65,7 +66,6 @@ _BOTH: Final = (
     "checkpointLocation",
 )
 _KAFKA: Final = (
-    "topic-pattern",
     "format",
     "key.fields",
     "scan.startup.mode",
@@ -91,7 +91,6 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
     (Connector.UPSERT, "key.fields"): "The key of an upsert table is its PRIMARY KEY (option 'primary-key').",
     (Connector.UPSERT, "sink.partitioner"): "An upsert table is always partitioned by its key.",
     (Connector.UPSERT, "format"): "Give 'key.format' and 'value.format'.",
-    (Connector.UPSERT, "topic-pattern"): "Give one 'topic': the rows of a key are those of one topic.",
     **{
         (Connector.UPSERT, name): "An upsert table is always read from its earliest offsets."
         for name in _KAFKA

@@ -256,7 +256,7 @@ class ConnectorOptions(Group):
 
     @property
     def topic(self) -> str:
-        """The topic of a sink or an upsert table; of several the first."""
+        """The topic of a sink; of several the first."""
         return self.topics[0]
 
     @property
@@ -295,7 +295,7 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
     _check_connector(connector, given)
     key_format, value_format, prefixes = parse_formats(connector, options)
     refuse_unknown(connector, given, (PROPERTIES, METADATA, PRECISION, *prefixes))
-    topics, pattern = _topics(connector, given)
+    topics, pattern = _topics(given)
     key_format = None if key_format is None else _with_subject(key_format, "key", topics)
     value_format = _with_subject(value_format, "value", topics)
     if not given.get("properties.bootstrap.servers"):
@@ -346,23 +346,13 @@ def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:
         raise InvalidInputError(msg)
 
 
-def _topics(connector: Connector, given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     text, pattern = given.get("topic"), given.get("topic-pattern")
     topics = tuple(dict.fromkeys(filter(None, (name.strip() for name in (text or "").split(";")))))
     if topics and pattern is not None:
         msg = "Option 'topic' and 'topic-pattern' shouldn't be set together."
         raise InvalidInputError(msg)
-    if connector is Connector.UPSERT:
-        if not topics:
-            msg = "One or more required options are missing. Missing required options are: topic (one topic)."
-            raise InvalidInputError(msg)
-        if len(topics) > 1:
-            msg = (
-                "The 'upsert-kafka' connector doesn't support topic list: the rows of a key are those of one topic. "
-                f"Please use single topic as the value of option 'topic', got {text!r}; UNION ALL reads several tables."
-            )
-            raise InvalidInputError(msg)
-    elif not topics and pattern is None:
+    if not topics and pattern is None:
         msg = "Either 'topic' or 'topic-pattern' must be set."
         raise InvalidInputError(msg)
     if pattern is not None:

@@ -130,6 +130,34 @@ def test_keys_may_not_move_between_partitions_of_a_topic_that_grows_or_is_anothe
         follower.run()
 
 
+def test_topics_of_a_pattern_are_read_from_their_start_when_they_are_discovered(
+    spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
+) -> None:
+    first = made()
+    given = {"topic-pattern": f"{first}(-more)?", "scan.topic-partition-discovery.interval": "1 ms"}
+    follower = Follower(spark, {**options(wire, first), **given, "topic": ""}, tmp_path)
+    wire.send(first, [row("a", "1")])
+    assert follower.run() == [("a", "1", "insert")]
+    more = wire.make(f"{first}-more", 2)
+    wire.send(more, [row("b", "1"), row("b", "2")])
+    assert follower.run() == [("b", "2", "insert")]
+    # Its other partition was empty when the topic was discovered.
+    wire.send(more, [row("c", "1", 1), up("b", None)])
+    wire.send(first, [row("a", "2")])
+    assert sorted(follower.run()) == [
+        ("a", "1", "update_preimage"),
+        ("a", "2", "update_postimage"),
+        ("b", "2", "delete"),
+        ("c", "1", "insert"),
+    ]
+    wire.admin.create_partitions([NewPartitions(more, 3)])[more].result()
+    while wire.partitions(more) != 3:
+        pass
+    wire.send(more, [row("b", "3", 2)])
+    with pytest.raises(PySparkException, match=r"partitions \[2\] were added.*new topic"):
+        follower.run()
+
+
 def test_a_first_micro_batch_that_is_repeated_and_an_old_checkpoint(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ CASES: dict[str, Case] = {
     "missing key format": ("upsert-kafka", BOTH, {"key__format": None}, ("'key.format'",)),
     "missing servers": ("kafka", BOTH, {"properties__bootstrap__servers": None}, ("properties.bootstrap.servers",)),
     "neither topic option": ("kafka", (READ,), {"topic": None}, ("'topic'", "'topic-pattern'")),
+    "neither topic option of upsert": ("upsert-kafka", BOTH, {"topic": None}, ("'topic'", "'topic-pattern'")),
     "both topic options": ("kafka", (READ,), {"topic_pattern": "t.*"}, ("'topic'", "'topic-pattern'")),
     "bad pattern": ("kafka", BOTH, {"topic": None, "topic_pattern": "[a"}, ("'topic-pattern'", "'[a'")),
     "watermark alignment": (
@@ -72,7 +73,7 @@ CASES: dict[str, Case] = {
     ),
     "topic list as sink": ("kafka", (WRITE,), {"topic": "t1;t2"}, ("several topics", "'topic'", "METADATA")),
     "pattern as sink": ("kafka", (WRITE,), {"topic": None, "topic_pattern": "t.*"}, ("topic-pattern", "METADATA")),
-    "topic list on upsert": ("upsert-kafka", (READ,), {"topic": "t1;t2"}, ("'upsert-kafka'", "'topic'")),
+    "topic list as upsert sink": ("upsert-kafka", (WRITE,), {"topic": "t1;t2"}, ("several topics", "'topic'")),
     "key.format without key.fields": ("kafka", BOTH, {**KEYED, "key__fields": None}, ("'key.format'", "'key.fields'")),
     "key.fields without key.format": ("kafka", BOTH, {**KEYED, "key__format": None}, ("'key.format'", "'key.fields'")),
     "unknown key field": ("kafka", BOTH, {**KEYED, "key__fields": "zz"}, ("'zz'", "key.fields", "physical column")),

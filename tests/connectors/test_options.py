@@ -49,15 +49,16 @@ def test_o25_connector_of_a_standard_table_is_kafka(lab: Lab, made: Topics) -> N
 
 
 def test_o02_o13_topic_is_where_rows_are_written_and_read(lab: Lab, made: Topics) -> None:
-    """`topic` of an upsert table: one topic, required."""
+    """`topic` of an upsert table: one topic or a list; it or `topic-pattern` is required."""
     topic, other = made(cleanup_policy="compact"), made()
     lab.write(topic, KV, [(1, "a")], "upsert-kafka", primary_key="k")
     assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "a"}]
     assert lab.wire.values(other) == []
-    with pytest.raises(InvalidInputError, match="Missing required options are: topic"):
+    lab.write(other, KV, [(2, "b")], "upsert-kafka", primary_key="k")
+    assert lab.upsert(f"{topic};{other}", KV, "k") == [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
+    assert lab.upsert(None, KV, "k", topic_pattern=f"{topic}|{other}") == [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
+    with pytest.raises(InvalidInputError, match="Either 'topic' or 'topic-pattern' must be set"):
         upsert(topic=None)
-    with pytest.raises(InvalidInputError, match="doesn't support topic list"):
-        upsert(topic="a;b")
 
 
 def test_o03_o14_o28_servers_are_a_list_of_which_one_will_do(lab: Lab, made: Topics) -> None:

@@ -236,6 +236,21 @@ def test_rows_for_several_topics_are_one_transaction(lab: Lab, made: Topics, che
     assert lab.wire.values(two) == [b'{"k":2,"v":"b"}']
 
 
+@pytest.mark.parametrize("buffered", [False, True])
+def test_upserts_for_several_topics_replace_the_rows_of_their_topic(lab: Lab, made: Topics, *, buffered: bool) -> None:
+    one, two = made(cleanup_policy="compact"), made(cleanup_policy="compact")
+    columns = f"{NAMED}, _change_type STRING"
+    given = {"primary_key": "k", "metadata__t": "topic"}
+    buffer = {"sink__buffer_flush__max_rows": "100", "sink__buffer_flush__interval": "1 h"} if buffered else {}
+    changes = [(1, "a", one, "insert"), (1, "b", two, "insert"), (2, "c", one, "insert"), (1, "a", one, "delete")]
+    lab.write(f"{one};{two}", columns, changes, "upsert-kafka", **given, **buffer)
+    assert lab.wire.pairs(one)[-1] == (b'{"k":1}', None)
+    assert len(lab.wire.pairs(one)) == (2 if buffered else 3)
+    assert lab.wire.pairs(two) == [(b'{"k":1}', b'{"k":1,"v":"b"}')]
+    read = lab.upsert(f"{one};{two}", NAMED, "k", metadata__t="topic")
+    assert read == [{"k": 1, "v": "b", "t": two}, {"k": 2, "v": "c", "t": one}]
+
+
 def test_b05_upsert_sink_writes_values_and_tombstones(lab: Lab, made: Topics) -> None:
     """`+I -U +U -D` are three messages: value, value, null."""
     topic = made(cleanup_policy="compact")

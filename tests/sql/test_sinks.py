@@ -262,6 +262,24 @@ def test_rows_are_inserted_into_the_topics_that_they_name(
         catalog.sql(f"INSERT INTO many /*+ OPTIONS('topic' = '{one}') */ VALUES (1, '{one}')")
 
 
+def test_upserts_of_several_topics_are_one_table(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    one, two = wire.make(topic()), wire.make(topic())
+    catalog.sql(
+        "CREATE TABLE shards (k INT, v INT, t STRING METADATA FROM 'topic', PRIMARY KEY (k) NOT ENFORCED) WITH ("
+        f"'connector' = 'upsert-kafka', 'topic' = '{one};{two}', 'properties.bootstrap.servers' = '...', "
+        "'key.format' = 'json', 'value.format' = 'json'); CREATE TABLE total (t STRING, n BIGINT, s BIGINT, PRIMARY "
+        "KEY (t) NOT ENFORCED)"
+    )
+    total = "INSERT INTO total SELECT t, COUNT(*), SUM(v) FROM shards GROUP BY t"
+    catalog.sql(f"INSERT INTO shards VALUES (1, 1, '{one}'), (2, 2, '{two}'), (3, 3, '{one}')")
+    finish(catalog, f"{ONCE}; {total}")
+    assert rows(catalog, "SELECT * FROM total") == sorted([(one, 2, 4), (two, 1, 2)])
+    catalog.sql(f"INSERT INTO shards VALUES (1, 10, '{one}'), (2, 5, '{two}')")
+    finish(catalog, total)
+    assert rows(catalog, "SELECT * FROM total") == sorted([(one, 2, 13), (two, 1, 5)])
+    assert rows(catalog, "SELECT k, v FROM shards") == [(1, 10), (2, 5), (3, 3)]
+
+
 def test_streams_complete_a_row_as_one_query(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
     """A union of streams, each with the columns of its sequence group, and NULL for those of the other."""
     catalog.sql(

@@ -150,7 +150,7 @@ class KeyBuffer:
         self._receiver = receiver
         self._rows_max = rows_max
         self._interval_s = interval_s
-        self._held: dict[bytes | None, tuple[Any, Any, Any]] = {}
+        self._held: dict[str, dict[bytes | None, tuple[Any, Any, Any]]] = {}
         self._came = 0
         self._shape: tuple[bool, bool] = (False, False)
         self._failed: BaseException | None = None
@@ -160,16 +160,17 @@ class KeyBuffer:
         self._clock.start()
 
     def send(self, messages: EncodedMessages) -> None:
-        """Buffer messages; a later message of a key replaces the earlier one."""
+        """Buffer messages; a later message of a key in the same topic replaces the earlier one."""
         nothing: list[Any] = [None] * len(messages)
         self._shape = (messages.timestamps is not None, messages.headers is not None)
         each = zip(messages.pairs(), messages.timestamps or nothing, messages.headers or nothing, strict=True)
         with self._lock:
             self._check()
             for (key, value), timestamp, headers in each:
+                held = self._held.setdefault(messages.topic, {})
                 # Remove the key first, so that messages are flushed in the order of their last change.
-                self._held.pop(key, None)
-                self._held[key] = (value, timestamp, headers)
+                held.pop(key, None)
+                held[key] = (value, timestamp, headers)
                 self._came += 1
                 if self._came >= self._rows_max:
                     self._flush()
@@ -190,16 +191,17 @@ class KeyBuffer:
         self._receiver.close()
 
     def _flush(self) -> None:
-        if self._held:
-            held, self._held, self._came = self._held, {}, 0
+        topics, self._held, self._came = self._held, {}, 0
+        with_timestamps, with_headers = self._shape
+        for topic, held in topics.items():
             values, timestamps, headers = (list(column) for column in zip(*held.values(), strict=True))
-            with_timestamps, with_headers = self._shape
             self._receiver.send(
                 EncodedMessages(
                     pa.array(held, pa.large_binary()),
                     pa.array(values, pa.large_binary()),
                     timestamps if with_timestamps else None,
                     headers if with_headers else None,
+                    topic=topic,
                 )
             )
 

@@ -23,7 +23,7 @@ from snapshot.storage import Storage
 from tablestore.connectors.kafka.scan_planner import recreated_between
 from tablestore.connectors.option_names import STATE
 from tablestore.connectors.spark.split_reader import read_last
-from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of, recreated
+from tablestore.connectors.spark.stream import Json, KafkaStream, nested, offsets_of, recreated
 from tablestore.connectors.table import KafkaTable
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
@@ -95,23 +95,35 @@ class ChangelogStream(KafkaStream):
         """Return the end position of the next micro-batch; raises what ``KafkaStream`` does.
 
         Raises:
-            DataLostError: partitions were added to the topic.
+            DataLostError: partitions were added to a topic.
             InvalidInputError: the checkpoint was written by a release that kept its state in Spark's state store.
         """
         self._check_state(start)
         end = super().latestOffset(start, limit)
         if end is start:
             return start
-        added = sorted(offsets_of(end["at"]).keys() - offsets_of(start["at"]).keys())
-        if added and not recreated(start, end):
+        self._last = {"origins": start["origins"], **self._with_new_topics(start, end), "state": start["state"]}
+        return self._last
+
+    def _with_new_topics(self, start: Json, end: Json) -> Json:
+        """Return an end position with all partitions of the topics that the query has discovered since ``start``."""
+        before, at = offsets_of(start["at"]), offsets_of(end["at"])
+        known = {topic for topic, _ in before}
+        added = at.keys() - before.keys()
+        moved = sorted(number for topic, number in added if topic in known)
+        if moved and not recreated(start, end):
             msg = (
-                f"{self._table.options.what}: partitions {[number for _, number in added]} were added since this query "
-                "began. Keys may be in other partitions than before, so which row a message replaces is not known. "
-                "Write the rows to a new topic, and start a new query over it."
+                f"{self._table.options.what}: partitions {moved} were added since this query began. Keys may be in "
+                "other partitions than before, so which row a message replaces is not known. Write the rows to a new "
+                "topic, and start a new query over it."
             )
             raise DataLostError(msg)
-        self._last = end | {"state": start["state"], "origins": start["origins"]}
-        return self._last
+        if not added:
+            return end
+        # Those without messages, too; otherwise they would look as if they had been added later.
+        first = self._plan.firsts([each for each in self._plan.partitions() if each[0] not in known])
+        origins = offsets_of(start["origins"]) | first
+        return end | {"at": nested(first | at), "origins": nested(origins)}
 
     def reportLatestOffset(self) -> Json:
         """Return the current end offsets and the size of the state, for the query's progress report."""
@@ -137,8 +149,8 @@ class ChangelogStream(KafkaStream):
             )
             raise DataLostError(msg)
         # A query that was stopped in its first micro-batch may begin elsewhere by now, and has to repeat that one.
-        begun = offsets_of(start["at"] if start["state"] == end["state"] else end["origins"])
         origins, state = offsets_of(end["origins"]), self._state(end)
+        begun = origins | offsets_of(start["at"]) if start["state"] == end["state"] else origins
         splits: list[InputPartition] = []
         for part in self._plan.ranges(begun, offsets_of(end["at"]), lost=self._lost(start, end)):
             at = (part.topic, part.partition)

@@ -130,7 +130,8 @@ class Sink:
             load_class(parsed.partitioner)
         partitions = partitions_of(parsed, parsed.topics)
         if parsed.is_upsert:
-            _warn_of_history(parsed.client(), parsed.topic)
+            for topic in parsed.topics:
+                _warn_of_history(parsed.client(), topic)
         return cls(table, partitions, uuid.uuid4().hex, is_stream)
 
     @property

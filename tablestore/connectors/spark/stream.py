@@ -161,7 +161,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         found = _json(moved, until, {**start.get("ids", {}), **look.ids})
         epochs = {each: end.epoch for each, end in look.log_ends.items() if each in moved and end.epoch != -1}
-        return found | {"epochs": _nested(epochs)} if epochs else found
+        return found | {"epochs": nested(epochs)} if epochs else found
 
     def reportLatestOffset(self) -> Json:
         """Return the end offsets, which are at most a second old, for the query's progress report."""
@@ -277,9 +277,9 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | None, ids: Mapping[str, str]) -> Json:
     """Return a position as JSON, with keys in a fixed order because Spark compares offsets as text."""
-    found: Json = {"at": _nested(offsets)}
+    found: Json = {"at": nested(offsets)}
     if until is not None:
-        found["until"] = _nested(until)
+        found["until"] = nested(until)
     return found | {"ids": dict(sorted(ids.items()))} if ids else found
 
 
@@ -288,11 +288,12 @@ def recreated(start: Json, end: Json) -> set[str]:
     return recreated_between(start.get("ids", {}), end.get("ids", {}))
 
 
-def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
+def nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as JSON: by topic, then by partition."""
+    found: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
-        nested.setdefault(topic, {})[str(number)] = offset
-    return nested
+        found.setdefault(topic, {})[str(number)] = offset
+    return found
 
 
 def offsets_of(nested: Mapping[str, Mapping[str, int]]) -> Offsets:

@@ -101,7 +101,7 @@ class Lab:
                 found += batch.to_pylist(maps_as_pydicts="strict")
         return found
 
-    def upsert(self, topic: str, columns: str, key: str, **options: Any) -> list[Row]:
+    def upsert(self, topic: str | None, columns: str, key: str, **options: Any) -> list[Row]:
         """Read an upsert table as ``spark.read`` does, in the order of its first key column."""
         rows = self.read(topic, columns, "upsert-kafka", **{"primary_key": key} | options)
         return sorted(rows, key=lambda row: str(row[key.split(",", maxsplit=1)[0]]))
