@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Format, Payloads, as_binary
-from log_system.formats.changes_schema import changes_schema, check_changes, check_columns, layout, relabel
+from log_system.formats.changes_schema import check_changes, check_columns, layout, relabel
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, TRUNCATE
 from snapshot.schema.adapter import fitted
+from snapshot.schema.system_columns import with_kind
 
 _FOOTER = struct.Struct(">4sI")
 _MAGIC = b"TSA1"
@@ -57,7 +58,7 @@ class ArrowFormat:
         if max_record_bytes < 1:
             msg = f"max_record_bytes of log.format='arrow' must be at least 1, got {max_record_bytes}"
             raise InvalidInputError(msg)
-        self._changes = changes_schema(schema)
+        self._changes = with_kind(schema)
         self._record_bytes_max = max_record_bytes
         self._mixed = mixed
 

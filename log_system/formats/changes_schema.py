@@ -22,11 +22,6 @@ _FLAT_TYPES = (
 )  # fmt: skip
 
 
-def changes_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a batch of changes: the table's columns, then ``_kind``."""
-    return schema.append(pa.field(KIND, pa.int8()))
-
-
 def check_columns(schema: pa.Schema, primary_key: Sequence[str], *, more: Sequence[pa.DataType] = ()) -> None:
     """Check that the log can carry a table's columns.
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Format, FormatSettings, Payloads, as_binary
-from log_system.formats.changes_schema import changes_schema, check_changes, relabel
+from log_system.formats.changes_schema import check_changes, relabel
 from log_system.formats.duckdb_json import check_values
 from log_system.formats.json import JsonFormat
 from log_system.formats.truncate import TruncatingFormat, is_truncate
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import with_kind
 
 _BRINGS = b'{"before":null,"after":', b',"op":"c"}'
 _TAKES = b'{"before":', b',"after":null,"op":"d"}'
@@ -49,7 +50,7 @@ class DebeziumFormat:
         """
         # A delete may have only its key, so NOT NULL columns of the table may be NULL here.
         loose = [field if field.name in primary_key else field.with_nullable(True) for field in schema]
-        self._changes = changes_schema(schema)
+        self._changes = with_kind(schema)
         self._rows = JsonFormat(pa.schema(loose), primary_key, memory_limit=memory_limit)
         self._changelog = changelog
         self._brought = RowKind.INSERT if changelog or not primary_key else RowKind.UPDATE_AFTER

@@ -38,7 +38,6 @@ from log_system.formats.base import (
 )
 from log_system.formats.changes_schema import (
     any_true,
-    changes_schema,
     check_changes,
     check_columns,
     forbids_nulls,
@@ -64,6 +63,7 @@ from snapshot.arrow_slices import slices
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.quoting import text_literal
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import with_kind
 
 _TRUNCATE = b'{"_change_type":"truncate"}'
 """No table column can be named ``_change_type``."""
@@ -177,7 +177,7 @@ class JsonFormat:
         """
         check_columns(schema, primary_key)
         self._schema = schema
-        self._changes = changes_schema(schema)
+        self._changes = with_kind(schema)
         self._seen = numbered_types(schema).append(pa.field("kind", pa.int8()))
         self._key_positions = [schema.get_field_index(name) for name in primary_key]
         self._unusual = [i for i, field in enumerate(schema) if can_be_unusual(field.type)]

@@ -24,7 +24,7 @@ from snapshot.merge.numbered_columns import (
 from snapshot.merge.plain_reader import plain_rows
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import SEQ, renumbered
+from snapshot.schema.system_columns import SEQ, renumbered, with_kind
 from snapshot.staging.stage import change_file_schema
 from snapshot.storage import Storage
 
@@ -115,7 +115,7 @@ class FilesDifference:
         Yields:
             The table's columns and ``_kind``: first the deleted rows, then the inserted ones.
         """
-        schema = self.spec.change_columns.named.append(pa.field(KIND, pa.int8()))
+        schema = with_kind(self.spec.change_columns.named)
         with (
             errors_mapped("compare the files of another writer's commit"),
             spilling(memory_limit=_MEMORY) as session,
