@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class TaskRunner(Protocol):
-    """Runs a function on each of several tasks, for example on Spark's executors."""
+    """Runs a function on each of several tasks at least once, for example on Spark's executors."""
 
     def __call__(self, tasks: Sequence[T], work: Callable[[T], str], /) -> list[str]:
         """Return the results in the order of the tasks; raise the error of the first task that failed."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from log_system.base import TaskRunner
 from snapshot.delta.log import DataFile
 from snapshot.errors import NOT_COMMITTED, ConflictError
 from snapshot.merge.merge_reader import BaseFile, ChangeFile
@@ -26,7 +27,7 @@ from snapshot.store.snapshot_files import SnapshotFiles, merged_info, root_schem
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
-from tablestore.maintenance.run_tasks import RunTasks, written_by
+from tablestore.maintenance.run_tasks import written_by
 from tablestore.options.value_types import FOREVER
 from tablestore.read.splits import MergedSplit
 
@@ -67,7 +68,7 @@ class BucketTask:
     target_bytes: int
 
 
-def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
+def compact(table: TableContext, run_tasks: TaskRunner) -> Snapshot | None:
     """Compact all committed changes into the base table; without a key, combine small files (``_compact_files``).
 
     1. Merge each bucket that has changes into new files. A crash leaves orphan files.
@@ -145,7 +146,7 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
         )
 
 
-def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None = None) -> Snapshot | None:
+def compact_if_due(table: TableContext, run_tasks: TaskRunner, checked: int | None = None) -> Snapshot | None:
     """Compact if the changes exceed the table's limits, or combine small change files; cheap if neither is due.
 
     The newest snapshot is that of the table's last look. ``checked`` was the newest one when this caller checked last;
@@ -158,14 +159,14 @@ def compact_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None
     return _compact_files_if_due(table, run_tasks, checked)
 
 
-def _compact_files_if_due(table: TableContext, run_tasks: RunTasks, checked: int | None) -> Snapshot | None:
+def _compact_files_if_due(table: TableContext, run_tasks: TaskRunner, checked: int | None) -> Snapshot | None:
     """Compact if a multiple of ``compaction.commits`` has been reached since the last check, by default just now."""
     newest, commits = table.files.latest(fresh=False), table.options.compaction.commits
     is_due = newest // commits > (newest - 1 if checked is None else checked) // commits
     return compact(table, run_tasks) if is_due else None
 
 
-def _compact_changes_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
+def _compact_changes_if_due(table: TableContext, run_tasks: TaskRunner) -> Snapshot | None:
     limits, files = table.options.compaction, table.files
     newest, commits = files.latest(fresh=False), 0
     for fresh in (False, True):
@@ -187,7 +188,7 @@ def _compact_changes_if_due(table: TableContext, run_tasks: RunTasks) -> Snapsho
     return None if version is None else files.snapshot(version)
 
 
-def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
+def _compact_files(table: TableContext, run_tasks: TaskRunner) -> Snapshot | None:
     """Combine the small files of each partition.
 
     1. Write their rows into new files, one task per group. A crash leaves orphan files.
@@ -231,7 +232,7 @@ def _tasks(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> Seque
 
 
 def _gather_tombstones(
-    table: TableContext, layout: SnapshotFiles, run_tasks: RunTasks
+    table: TableContext, layout: SnapshotFiles, run_tasks: TaskRunner
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Combine the tombstone files of each bucket; return the new files and the files they replace."""
     if not table.rule.buries:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from log_system.base import TaskRunner
 from snapshot.delta.log import DataFile
 from snapshot.merge.merge_reader import ChangeFile, MergeReader
 from snapshot.schema.spec import TableSpec
@@ -22,7 +23,7 @@ from snapshot.store.lookup import by_bucket
 from snapshot.store.replace_files import replace_files
 from snapshot.store.snapshot_files import SnapshotFiles, combined_prefix, snapshots_of
 from tablestore.context import TableContext
-from tablestore.maintenance.run_tasks import RunTasks, written_by
+from tablestore.maintenance.run_tasks import written_by
 
 logger = logging.getLogger("tablestore")
 _ROWS_MAX = 1_000_000
@@ -89,7 +90,7 @@ def fewest(runs_min: int) -> int:
     return (runs_min + 1) // 2
 
 
-def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile], run_tasks: RunTasks) -> int | None:
+def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile], run_tasks: TaskRunner) -> int | None:
     """Replace change files in the newest state of the commit table by one with the last change of each key per bucket.
 
     1. Write the new files, a task for each bucket. A crash leaves orphan files.

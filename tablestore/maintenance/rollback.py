@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 
+from log_system.base import TaskRunner
 from snapshot.delta.log import DataFile
 from snapshot.merge.merge_reader import BucketFiles, ChangeFile
 from snapshot.merge.merge_rules import LAST_ROW
@@ -18,7 +19,7 @@ from snapshot.storage import Storage
 from snapshot.store.lookup import by_bucket, files_by_bucket
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.maintenance.run_tasks import RunTasks, written_by
+from tablestore.maintenance.run_tasks import written_by
 from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.writer import Writer
@@ -42,7 +43,7 @@ class CopyTask:
     name: str
 
 
-def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point) -> Snapshot | None:
+def rollback(table: TableContext, writer: Writer, run_tasks: TaskRunner, to: Point) -> Snapshot | None:
     """Restore the state of a snapshot, and return the new one; None if nothing differs.
 
     1. Compare the two states bucket by bucket, only the keys that changed in between, and stage the differences. A
@@ -74,7 +75,7 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
     return writer.write(stage, kind="rollback")
 
 
-def _replaced(files: TableFiles, run_tasks: RunTasks, then: int, now: int) -> tuple[list[StagedFile], Replaced]:
+def _replaced(files: TableFiles, run_tasks: TaskRunner, then: int, now: int) -> tuple[list[StagedFile], Replaced]:
     """Return copies of the files removed since a snapshot, and the files added since, which they replace.
 
     Files are copied under new names because a file name is added only once in a table's life.

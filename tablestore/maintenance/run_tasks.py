@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from log_system.base import TaskRunner
 from snapshot.delta.log import DataFile
 from snapshot.errors import TableStoreError, UnavailableError, error_of
 from snapshot.storage import Storage
@@ -16,16 +17,8 @@ from snapshot.storage import Storage
 T = TypeVar("T")
 
 
-class RunTasks(Protocol):
-    """A function that runs ``work`` on each task at least once and returns the results in the order of the tasks."""
-
-    def __call__(self, tasks: Sequence[T], work: Callable[[T], str], /) -> list[str]:
-        """Run the tasks."""
-        ...
-
-
 def written_by(
-    run_tasks: RunTasks, tasks: Sequence[T], work: Callable[[T], Sequence[DataFile]], storage: Storage
+    run_tasks: TaskRunner, tasks: Sequence[T], work: Callable[[T], Sequence[DataFile]], storage: Storage
 ) -> list[DataFile]:
     """Run tasks that write files into a folder and return the files; if a task fails, none of them stays.
 

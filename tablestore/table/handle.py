@@ -26,7 +26,6 @@ from tablestore.maintenance.expire_partitions import (
     has_old_partitions,
 )
 from tablestore.maintenance.expire_snapshots import expire_if_due
-from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.publish import publish_through, recover
 from tablestore.write.writer import Writer
@@ -43,7 +42,7 @@ class TableHandle(ABC):
         run_tasks: Runs a function on each of several tasks.
     """
 
-    def __init__(self, table: TableContext, run_tasks: RunTasks, publish_tasks: TaskRunner | None) -> None:
+    def __init__(self, table: TableContext, run_tasks: TaskRunner, publish_tasks: TaskRunner | None) -> None:
         self.lock = threading.RLock()
         self.table = table
         self.run_tasks = run_tasks
