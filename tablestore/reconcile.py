@@ -26,8 +26,6 @@ from snapshot.schema.system_columns import SNAPSHOT
 from snapshot.store.lookup import lookup_in
 from snapshot.store.table_files import TableFiles
 
-_MEMORY = "256MB"
-
 
 @dataclass(frozen=True)
 class _LogAndTable:
@@ -75,7 +73,7 @@ class Repairs(_LogAndTable):
         # Records of an eventual log may be older than some of the table's columns, which are then NULL.
         files = self.files.refreshed()
         spec, log = files.spec, self.log.under(files.change_schema)
-        with spilling(memory_limit=_MEMORY) as session, errors_mapped("repair"):
+        with spilling() as session, errors_mapped("repair"):
             # Step 1.
             with MergeReader(spec.arrow, spec.primary_key) as engine:
                 last = engine.last_per_key(read_tail(log, partition, start, end, newest=True))
@@ -146,7 +144,7 @@ class MissingChanges(_LogAndTable):
             log.traits.as_read(batch.select(log.schema.names), log.primary_key, log.changelog)
             for batch in _changes(changed, partition, files.spec.change_columns)
         )
-        with spilling(memory_limit=_MEMORY) as session, errors_mapped("compare the log"):
+        with spilling() as session, errors_mapped("compare the log"):
             sizes = {"had": load_numbered(session, "had", log.schema, had, hashed=True)}
             sizes["seen"] = load_numbered(session, "seen", log.schema, found, hashed=True)
             marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]

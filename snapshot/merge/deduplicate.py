@@ -15,7 +15,6 @@ from snapshot.merge.waiting_rows import WaitingRows
 from snapshot.schema.system_columns import SEQ, grouped
 
 _FEW_BYTES = 32 << 20
-_MEMORY = "256MB"
 
 
 def last_per_key(
@@ -64,7 +63,7 @@ def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) 
         few.append(batch)
         size += batch.nbytes
         if size > _FEW_BYTES:
-            with errors_mapped("records"), spilling(memory_limit=_MEMORY) as session:
+            with errors_mapped("records"), spilling() as session:
                 yield from last_per_key(session, primary_key, chain(few, rows))
             return
     if few:

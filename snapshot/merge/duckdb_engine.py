@@ -172,7 +172,7 @@ def private_folder() -> str:
 
 @contextmanager
 def spilling(
-    *, memory_limit: str, remote: RemoteFiles | None = None, parent: str | None = None
+    *, memory_limit: str = "256MB", remote: RemoteFiles | None = None, parent: str | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a DuckDB session in UTC with one thread and bounded memory, which spills to a folder; remove the folder.
 

@@ -28,8 +28,6 @@ from snapshot.schema.system_columns import SEQ, renumbered, with_kind
 from snapshot.staging.stage import change_file_schema
 from snapshot.storage import Storage
 
-_MEMORY = "256MB"
-
 
 @dataclass(frozen=True)
 class BucketDifference:
@@ -57,7 +55,7 @@ class BucketDifference:
         """
         with (
             errors_mapped("compare two snapshots"),
-            spilling(memory_limit=_MEMORY) as session,
+            spilling() as session,
             MergeReader(
                 self.spec.arrow, self.spec.primary_key, stored=self.spec.scanned, filesystem=self.storage.filesystem
             ) as engine,
@@ -118,7 +116,7 @@ class FilesDifference:
         schema = with_kind(self.spec.change_columns.named)
         with (
             errors_mapped("compare the files of another writer's commit"),
-            spilling(memory_limit=_MEMORY) as session,
+            spilling() as session,
             MergeReader(self.spec.arrow, (), stored=self.spec.scanned, filesystem=self.storage.filesystem) as engine,
         ):
             sizes = {}

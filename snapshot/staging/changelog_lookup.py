@@ -42,8 +42,6 @@ from snapshot.schema.system_columns import SEQ, renumbered
 from snapshot.staging.tombstones import load_graves, tombstone_schema
 from snapshot.storage import Storage
 
-_MEMORY = "256MB"
-
 
 @dataclass(frozen=True)
 class Lookup:
@@ -92,7 +90,7 @@ class Lookup:
         merged = "settled" if rule.merges else "new"
         query = _changelog(merged, self.spec) if changelog else _upserts(merged, self.spec, keeps_same=keeps_same)
         mapped = errors_mapped("look up replaced rows")
-        with self._engine() as engine, spilling(memory_limit=_MEMORY, remote=engine.remote) as session, mapped:
+        with self._engine() as engine, spilling(remote=engine.remote) as session, mapped:
             sizes: dict[int, int] = {}
             for bucket, part in parts:
                 if bucket not in sizes:

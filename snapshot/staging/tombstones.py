@@ -25,7 +25,6 @@ from snapshot.staging.parquet_writer import TOMBSTONES, ParquetFiles, removed_on
 from snapshot.storage import Storage
 
 _GATHERED = "gathered"
-_MEMORY = "256MB"
 
 
 def tombstone_schema(spec: TableSpec, rule: MergeRule) -> pa.Schema:
@@ -116,7 +115,7 @@ def gather(task: GatherTask) -> list[DataFile]:
         sizes = {task.storage.path(file.path): file.size for file in files}
         arguments += [ms, file_arguments(sizes, remote)]
     with removed_on_error({0: writer}, task.storage), errors_mapped("gather tombstones"):
-        with spilling(memory_limit=_MEMORY, remote=remote) as session:
+        with spilling(remote=remote) as session:
             for rows in read(session, sql, [*arguments, task.staged_after_ms], schema):
                 writer.write(rows)
         return writer.close()
