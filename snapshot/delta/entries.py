@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from snapshot.column_json import Path, with_others
-from snapshot.delta.txn import recorded
 
+LOG = "_delta_log"
+"""The folder of a Delta table's log."""
 INFO_KEY = "tablestore"
 """Key in ``commitInfo`` under which this program stores its own facts about a commit."""
 NOTE = "userMetadata"
@@ -27,7 +28,7 @@ NOTE = "userMetadata"
 NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 FINGERPRINT_DIGITS = 16
-NEWEST_CHECKPOINT = "_delta_log/_last_checkpoint"
+NEWEST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """The file that names the newest checkpoint."""
 _PATH_SAFE = "/!$&'()+,:;=@"
 """Characters that delta-rs does not encode."""
@@ -157,6 +158,19 @@ def parse_commit(version: int, text: bytes, written_ms: Callable[[], int] = lamb
     )
 
 
+def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the application id and the version of a ``txn`` action; None if it violates the protocol."""
+    app_id, number = action.get("appId"), action.get("version")
+    if not isinstance(app_id, str) or isinstance(number, bool):
+        return None
+    try:
+        # Like delta-rs, accept numbers in quotes and truncate fractions.
+        version = int(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (app_id, version) if -(2**63) <= version < 2**63 else None
+
+
 def fingerprint_of(text: bytes | None) -> str:
     """Return the fingerprint of an entry (see ``Commit``); empty if there is none."""
     return "" if text is None else hashlib.sha256(text).hexdigest()[:FINGERPRINT_DIGITS]
@@ -198,7 +212,7 @@ def files_after(files: Iterable[DataFile], commits: Iterable[Commit]) -> list[Da
 
 def entry_of(version: int) -> str:
     """Return the path of a version's log entry, relative to the table's folder."""
-    return f"_delta_log/{version:020d}.json"
+    return f"{LOG}/{version:020d}.json"
 
 
 def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[str, Any]:

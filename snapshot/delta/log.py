@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from snapshot.column_json import Path, lacking
 from snapshot.delta import entries
-from snapshot.delta.checkpoint import write_checkpoint
+from snapshot.delta.checkpoint import checkpointed_transactions, write_checkpoint
 from snapshot.delta.entries import Commit, DataFile, entry_of, files_after, fingerprint_of, parse_commit
 from snapshot.delta.folder_name import check_folder
 from snapshot.delta.forked import check_process
@@ -31,7 +31,6 @@ from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
 from snapshot.delta.protocol import check_readable, check_writable, has_local_time, without_invariants
 from snapshot.delta.state import DeltaBase, DeltaState
-from snapshot.delta.txn import of_checkpoint
 from snapshot.errors import (
     ConflictError,
     CorruptedError,
@@ -115,7 +114,7 @@ class DeltaLog:
         """Return whether the Delta table exists."""
         check_process()
         with delta_errors(self.storage.root):
-            return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
+            return self.storage.exists(entries.LOG) and DeltaTable.is_deltatable(self.storage.root)
 
     def version(self, *, fresh: bool = True) -> int:
         """Return the newest version; without ``fresh``, that of the last look.
@@ -182,7 +181,7 @@ class DeltaLog:
 
     def _transactions(self, version: int) -> dict[str, int]:
         """Return the recorded version of every application as of a version, ignoring invalid actions."""
-        first, transactions = of_checkpoint(self.storage, version)
+        first, transactions = checkpointed_transactions(self.storage, version)
         for each in range(first + 1, version + 1):
             transactions.update(self.commit_at(each).transactions)
         return transactions

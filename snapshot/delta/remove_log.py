@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from snapshot.delta.entries import LOG
 from snapshot.errors import NotFoundError
 from snapshot.storage import Storage
 
-_LOG = "_delta_log"
-_REMOVED = f"{_LOG}/_removed"
+_REMOVED = f"{LOG}/_removed"
 """An empty file beside the entries of a log that is being removed from an object store; Delta readers ignore it."""
 
 
@@ -25,9 +25,9 @@ def remove_log(storage: Storage) -> None:
     """
     if storage.is_local:
         with suppress(NotFoundError), storage.locked():
-            storage.remove_tree(_LOG)
+            storage.remove_tree(LOG)
         return
-    names = sorted(file.name for file in storage.files(_LOG) if file.name != _REMOVED)
+    names = sorted(file.name for file in storage.files(LOG) if file.name != _REMOVED)
     if not names and not storage.exists(_REMOVED):
         return
     # Step 1.
@@ -45,6 +45,6 @@ def check_not_removed(storage: Storage) -> None:
     Raises:
         NotFoundError: it was, or is being removed, or is what an interrupted removal has left.
     """
-    if storage.exists(_REMOVED) or not storage.exists(_LOG):
+    if storage.exists(_REMOVED) or not storage.exists(LOG):
         msg = f"{storage.root}: there is no Delta table: it is being dropped, or dropping it was interrupted."
         raise NotFoundError(msg)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from snapshot.delta.entries import LOG
 from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, DataLostError
 from snapshot.records import CHECKED, FOREIGN, OLDEST
@@ -16,7 +17,6 @@ from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tag
 
-LOG = "_delta_log"
 _PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
 """Property of a table after a feature was dropped: its log must not be cut below this version."""
 _READ_AT_ONCE = 1_000

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from log_system.index import INDEX
 from log_system.report import Progress
+from snapshot.delta.entries import LOG
 from snapshot.errors import InvalidInputError
 from snapshot.messages import counted
 from snapshot.staging.stage import CHANGES
 from snapshot.storage import PROBE, StoredFile
-from snapshot.store.garbage import LOG, known_before
+from snapshot.store.garbage import known_before
 from snapshot.store.tags import HOLD, TAGS
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import Age, before_ms
