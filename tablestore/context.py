@@ -197,7 +197,7 @@ class TableContext:
 
     def stored_spec(self) -> TableSpec:
         """Return the definition of a table without a key, with other writers' columns as of the last look."""
-        return self.spec.with_columns_of_others(self.files.log.schema_json(fresh=False))
+        return self.spec.with_columns_of_others(self.files.log.schema_json())
 
     def file_rewriter(self, stored: TableSpec) -> FileRewriter:
         """Return the writer that replaces files of a table without a key; ``stored`` is that of ``stored_spec``."""

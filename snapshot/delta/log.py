@@ -123,8 +123,9 @@ class DeltaLog:
             NotFoundError: there is no Delta table.
             InvalidInputError: the table requires a reader feature that this program does not support.
         """
-        state = self._state if self._state is not None and not fresh else self._fresh()
-        return self._readable(state).version
+        state = self._look(fresh=fresh)
+        check_readable(self.storage.root, state.base.protocol)
+        return state.version
 
     def configuration(self) -> dict[str, str]:
         """Return the table's Delta properties."""
@@ -137,10 +138,9 @@ class DeltaLog:
             state = self._fresh()
         return state.version, dict(state.base.configuration)
 
-    def schema_json(self, *, fresh: bool = True) -> str:
-        """Return all columns as Delta's schema JSON: of the newest version, or else as of the last look."""
-        state = self._state if self._state is not None and not fresh else self._fresh()
-        return state.base.protocol.schema_json
+    def schema_json(self) -> str:
+        """Return all columns as Delta's schema JSON, as of the last look."""
+        return self._look(fresh=False).base.protocol.schema_json
 
     def has_schema(self, schema: pa.Schema) -> bool:
         """Return whether the newest version has this schema."""
@@ -148,15 +148,14 @@ class DeltaLog:
 
     def lacks(self, schema: pa.Schema) -> list[str]:
         """Return the names of columns that the last version read lacks or has with another type (``lacking``)."""
-        state = self._state or self._fresh()
-        return lacking(state.base.table.schema().to_json(), Schema.from_arrow(schema).to_json())
+        return lacking(self._look(fresh=False).base.table.schema().to_json(), Schema.from_arrow(schema).to_json())
 
     def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
         """Return the last version that an application has recorded with its commits (Delta's ``txn`` action).
 
         Without ``fresh``, that of the last look.
         """
-        state = self._state if self._state is not None and not fresh else self._fresh()
+        state = self._look(fresh=fresh)
         for commit in reversed(state.since):
             if app_id in commit.transactions:
                 return commit.transactions[app_id]
@@ -197,7 +196,8 @@ class DeltaLog:
         # What a version lists never changes.
         if state is None or version is None or version > state.version:
             state = self._fresh()
-        first = self._readable(state).base.version
+        check_readable(self.storage.root, state.base.protocol)
+        first = state.base.version
         if version is None or first <= version <= state.version:
             with delta_errors(self.storage.root):
                 base_files = state.base.files
@@ -220,7 +220,7 @@ class DeltaLog:
             DataLostError: Delta's log retention has removed the version's file.
             CorruptedError: the version's file is damaged.
         """
-        commit = self._entry(version, fresh=fresh)
+        commit = self.entry(version, fresh=fresh)
         if commit is None:
             msg = (
                 f"{self.storage.root}: the log entry of version {version} is gone (delta.logRetentionDuration); "
@@ -229,6 +229,15 @@ class DeltaLog:
             raise DataLostError(msg)
         return commit
 
+    def entry(self, version: int, *, fresh: bool = True) -> Commit | None:
+        """Return the actions of a version as ``commit_at`` does; None if its file is gone."""
+        state = None if fresh else self._state
+        if state is not None and (held := state.followed(version)) is not None:
+            return held
+        text = state.base.text if state is not None and state.base.version == version else None
+        text = self.storage.read(entry_of(version)) if text is None else text
+        return None if text is None else self._parsed(version, text)
+
     def fingerprint(self, version: int, *, fresh: bool = True) -> str:
         """Return the fingerprint of a version's entry; empty if the entry is gone. ``fresh`` as in ``commit_at``."""
         known = self._state.fingerprint(version) if self._state is not None and not fresh else ""
@@ -236,7 +245,7 @@ class DeltaLog:
 
     def has_entry(self, version: int) -> bool:
         """Return whether the log still contains the entry of a version."""
-        return self._entry(version) is not None
+        return self.entry(version) is not None
 
     def oldest_entry(self, oldest: int) -> int:
         """Return the oldest version from ``oldest`` on whose entry is still in the log; entries expire oldest first."""
@@ -246,7 +255,7 @@ class DeltaLog:
     def commits(self, newest: int, oldest: int = 0, *, fresh: bool = True) -> Iterator[Commit]:
         """Yield commits from ``newest`` down to ``oldest``, until log retention has removed one; as ``commit_at``."""
         for version in range(newest, oldest - 1, -1):
-            commit = self._entry(version, fresh=fresh)
+            commit = self.entry(version, fresh=fresh)
             if commit is None:
                 return
             yield commit
@@ -438,6 +447,10 @@ class DeltaLog:
             raise ConflictError(msg)
         return state
 
+    def _look(self, *, fresh: bool) -> DeltaState:
+        """Return the newest state; without ``fresh``, that of the last look, if there was one."""
+        return self._fresh() if fresh or self._state is None else self._state
+
     def _fresh(self) -> DeltaState:
         """Follow the log to its end, one entry at a time; the cost does not depend on the length of the log."""
         check_process()
@@ -460,11 +473,6 @@ class DeltaLog:
         text = self.storage.read(entry_of(state.version), folder)
         return text is not None and fingerprint_of(text) == state.fingerprint(state.version)
 
-    def _readable(self, state: DeltaState) -> DeltaState:
-        """Return the state after checking that this program supports the reader features that the table requires."""
-        check_readable(self.storage.root, state.base.protocol)
-        return state
-
     def _load(self) -> DeltaState:
         """Load the newest state with delta-rs.
 
@@ -480,17 +488,9 @@ class DeltaLog:
             )
             raise TableReplacedError(msg)
         base.text = self.storage.read(entry_of(base.version))
-        self._own.look(self._entry, base.version)
+        self._own.look(self.entry, base.version)
         self._state = DeltaState(base)
         return self._state
-
-    def _entry(self, version: int, *, fresh: bool = True) -> Commit | None:
-        state = None if fresh else self._state
-        if state is not None and (held := state.followed(version)) is not None:
-            return held
-        text = state.base.text if state is not None and state.base.version == version else None
-        text = self.storage.read(entry_of(version)) if text is None else text
-        return None if text is None else self._parsed(version, text)
 
     def _parsed(self, version: int, text: bytes) -> Commit:
         try:

@@ -240,7 +240,7 @@ def check_kept(log: DeltaLog, made: Snapshot) -> None:
         OutcomeUnknownError: it was committed, and the file system does not respond any more.
     """
     try:
-        found = next(log.commits(made.id, made.id), None) if made.fingerprint else None
+        found = log.entry(made.id) if made.fingerprint else None
     except UnavailableError as error:
         # As it is, this error would say that nothing was committed, and the caller would write the rows again.
         msg = (

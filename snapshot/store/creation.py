@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from snapshot.delta.log import Commit, DeltaLog
+from snapshot.delta.log import DeltaLog
 from snapshot.errors import (
     ConflictError,
     CorruptedError,
@@ -23,7 +23,7 @@ from snapshot.store.table_files import TABLE, TableFiles
 
 def is_of_another(storage: Storage, table_id: str) -> bool:
     """Return whether a folder contains a Delta table that was not created for the table with this id."""
-    first = _first(DeltaLog(storage))
+    first = DeltaLog(storage).entry(0)
     return first is not None and first.info.get(TABLE) != table_id
 
 
@@ -40,7 +40,7 @@ def check_created(files: TableFiles) -> None:
     if files.spec.has_key and files.log.storage.root == files.storage.root:
         msg = f"{files.storage.root}: these are changes of a table with a primary key. Open the folder of the table."
         raise NotFoundError(msg)
-    first = _first(files.log)
+    first = files.log.entry(0)
     if first is None:
         return
     if "kind" not in first.info or first.info.get(TABLE, files.spec.table_id) != files.spec.table_id:
@@ -92,8 +92,3 @@ def dropped_on_error(files: TableFiles) -> Iterator[None]:
             if files.storage.is_local:
                 check_same(files)
         raise
-
-
-def _first(log: DeltaLog) -> Commit | None:
-    """Return the commit that created a Delta table; None if there is none, or it has expired."""
-    return next(log.commits(0), None)

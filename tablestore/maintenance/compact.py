@@ -208,7 +208,7 @@ def _compact_files(table: TableContext, run_tasks: TaskRunner) -> Snapshot | Non
     if not groups:
         return None
     # Step 1.
-    spec = files.spec_of(newest).with_columns_of_others(files.base_table.schema_json(fresh=False)).in_files
+    spec = files.spec_of(newest).with_columns_of_others(files.base_table.schema_json()).in_files
     tasks = [
         BucketTask(files.storage, spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
         for group in groups
