@@ -29,7 +29,7 @@ from snapshot.schema.physical_names import (
     visible_json,
     with_dropped,
 )
-from snapshot.schema.system_columns import BUCKET, free_name
+from snapshot.schema.system_columns import free_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -235,11 +235,6 @@ class TableSpec:
     def defaults(self) -> dict[str, pa.Scalar]:
         """The values that take the place of NULL in the rows of a write, by column."""
         return defaults_in(self.properties, self.arrow)
-
-    @property
-    def root_partitions(self) -> tuple[str, ...]:
-        """The partition columns of the base table."""
-        return (*self.partition_by, BUCKET) if self.has_key else self.partition_by
 
     def to_json(self) -> str:
         """Return the definition as JSON, which ``from_json`` parses."""

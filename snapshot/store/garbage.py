@@ -29,16 +29,16 @@ class Garbage:
     """Data files that no snapshot or tag needs.
 
     Attributes:
-        root: files of the base table.
+        base: files of the base table.
         changes: change files of a key table.
     """
 
-    root: tuple[DataFile, ...]
+    base: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
 
     def __len__(self) -> int:
         """Return the number of files."""
-        return len(self.root) + len(self.changes)
+        return len(self.base) + len(self.changes)
 
 
 def commit_expiry(files: TableFiles, oldest: int) -> int | None:
@@ -93,10 +93,10 @@ def unneeded(files: TableFiles, oldest: int) -> Garbage:
     if not files.spec.has_key:
         kept = tagged | _paths(layout.base) | _paths(listed_changes(files.log.commit_at(oldest)))
         return Garbage(_not_added_again(files, _others(known_before(files.base_table, oldest), kept), oldest), ())
-    root = _others(known_before(files.base_table, layout.root_version), tagged | _paths(layout.base))
+    base = _others(known_before(files.base_table, layout.root_version), tagged | _paths(layout.base))
     kept = {file.path for tag in tags for file in tag.layout.changes} | _paths(layout.changes)
     kept |= _paths(layout.tombstones)
-    return Garbage(root, _others(known_before(files.log, oldest), kept))
+    return Garbage(base, _others(known_before(files.log, oldest), kept))
 
 
 def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
@@ -151,7 +151,7 @@ def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:
     """Return each Delta log of a table with the first version that ``oldest`` and later snapshots need."""
     if not files.spec.has_key:
         return [(files.base_table, oldest)]
-    return [(files.log, oldest), (files.base_table, files.root_entry(oldest)[1])]
+    return [(files.log, oldest), (files.base_table, files.base_version(oldest).compaction)]
 
 
 def entries_below(log: DeltaLog, version: int) -> list[str]:

@@ -39,7 +39,7 @@ def files_by_bucket(table: TableFiles, layout: SnapshotFiles) -> dict[int, Bucke
 
 
 def base_file(table: TableFiles, file: DataFile) -> BaseFile:
-    """Return a file of the root as the merge engine takes it, with its partition values as Python values."""
+    """Return a file of the base table as the merge engine takes it, with its partition values as Python values."""
     values = {
         name: _value(file.partition.get(name), table.spec.arrow.field(name).type) for name in table.spec.partition_by
     }

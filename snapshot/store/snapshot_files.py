@@ -73,7 +73,7 @@ def snapshots_of(file: DataFile) -> range:
     return range(int(combined[1]) if combined else last, last + 1)
 
 
-def root_schema(spec: TableSpec) -> pa.Schema:
+def base_schema(spec: TableSpec) -> pa.Schema:
     """Return the columns of the base table."""
     return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical
 
@@ -81,6 +81,6 @@ def root_schema(spec: TableSpec) -> pa.Schema:
 def log_schema(spec: TableSpec) -> pa.Schema:
     """Return the columns of the commit table."""
     if not spec.has_key:
-        return root_schema(spec)
+        return base_schema(spec)
     columns = stored_change_schema(spec)
     return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))

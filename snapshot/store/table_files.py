@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -25,9 +26,9 @@ from snapshot.store.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.store.snapshot_files import (
     MERGED_THROUGH,
     SnapshotFiles,
+    base_schema,
     log_schema,
     merged_info,
-    root_schema,
     snapshots_of,
 )
 from snapshot.store.tags import Tags
@@ -41,6 +42,20 @@ TABLE = "table"
 ADOPTED = "tablestore-adopted"
 """Delta ``txn`` id that records up to which version commits of other Delta writers are adopted: their changes are in a
 later snapshot, or were skipped on request (``tablestore/write/foreign_commits.py``)."""
+
+
+class BaseVersion(NamedTuple):
+    """A version of a key table's base table.
+
+    Attributes:
+        version: the version.
+        compaction: the version of its compaction; an earlier one if another Delta tool has committed since.
+        merged_through: the last snapshot whose changes are in it.
+    """
+
+    version: int
+    compaction: int
+    merged_through: int
 
 
 class TableFiles:
@@ -92,8 +107,8 @@ class TableFiles:
         if spec.has_key:
             info = {**merged_info("create", 0), TABLE: spec.table_id}
             # If two processes create a table here at once, this commit decides.
-            columns = root_schema(spec)
-            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
+            columns, partitions = base_schema(spec), (*spec.partition_by, BUCKET)
+            DeltaLog.create(storage, columns, partition_by=partitions, configuration=keeping, info=info)
             DeltaLog.create(
                 storage.child(CHANGES),
                 log_schema(spec),
@@ -105,7 +120,7 @@ class TableFiles:
         else:
             DeltaLog.create(
                 storage,
-                root_schema(spec),
+                base_schema(spec),
                 partition_by=spec.partition_by,
                 configuration=properties,
                 info={"kind": "create", TABLE: spec.table_id},
@@ -291,7 +306,7 @@ class TableFiles:
             raise DataLostError(self._has_expired(snapshot_id, oldest)) from cause
 
     def layout(self, snapshot_id: int, *, fresh: bool = True) -> SnapshotFiles:
-        """Return the files of a snapshot; ``fresh`` as in ``root_entry``.
+        """Return the files of a snapshot; ``fresh`` as in ``base_version``.
 
         Raises:
             NotFoundError: the snapshot has expired and has no tag, or its files are no longer known.
@@ -304,26 +319,17 @@ class TableFiles:
             raise NotFoundError(self._has_expired(snapshot_id, oldest))
         if not self.spec.has_key:
             return SnapshotFiles(snapshot_id, snapshot_id, snapshot_id, tuple(self.base_table.files(snapshot_id)), ())
-        version, merged = self.root_for(snapshot_id, fresh=fresh)
+        version, _, merged = self.base_version(snapshot_id, fresh=fresh)
         base = self.base_table.files(version)
         listed = self.log.files(snapshot_id)
         listed = [*listed, *self._unlisted(listed, merged, snapshot_id)]
         return SnapshotFiles.of(snapshot_id, version, merged, base, listed)
 
-    def root_for(self, snapshot_id: int, *, fresh: bool = True) -> tuple[int, int]:
-        """Return the base table version of ``root_entry`` and its ``merged-through``."""
-        version, _, merged = self.root_entry(snapshot_id, fresh=fresh)
-        return version, merged
-
-    def root_entry(self, snapshot_id: int, *, fresh: bool = True) -> tuple[int, int, int]:
-        """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
+    def base_version(self, snapshot_id: int, *, fresh: bool = True) -> BaseVersion:
+        """Return the newest version of a key table's base table without rows newer than a snapshot.
 
         Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction. Without
         ``fresh``, only the compactions of the last look are known.
-
-        Returns:
-            The base table version, the version of its compaction (different if another tool has committed since), and
-            its ``merged-through``.
 
         Raises:
             NotFoundError: the base table's log no longer goes back that far.
@@ -344,8 +350,8 @@ class TableFiles:
                 others.append(commit)
                 continue
             if merged <= snapshot_id:
-                self._check_root(others)
-                return candidate, commit.version, int(merged)
+                self._check_base(others)
+                return BaseVersion(candidate, commit.version, int(merged))
             candidate, others = None, []
         root = self.storage.root
         if snapshot_id < self.latest():
@@ -357,7 +363,7 @@ class TableFiles:
         )
         raise CorruptedError(msg)
 
-    def _check_root(self, others: Sequence[Commit]) -> None:
+    def _check_base(self, others: Sequence[Commit]) -> None:
         """Check that no other writer has changed rows of the base table since a compaction.
 
         Changes that were undone are harmless: the files are again those of the compaction, or those that maintenance
@@ -431,7 +437,7 @@ class TableFiles:
         """
         for _ in range(ATTEMPTS_MAX):
             newest = self.log.version()
-            _, merged = self.root_for(newest)
+            merged = self.base_version(newest).merged_through
             listed = self.log.files()
             folded = [f for f in listed if int(f.partition[SNAPSHOT] or 0) <= merged and not is_tombstones(f.path)]
             if not {f.path for f in remove} <= {f.path for f in listed}:

@@ -23,7 +23,7 @@ from snapshot.staging.tombstones import GatherTask, gather, is_gathered
 from snapshot.storage import Storage
 from snapshot.store.lookup import base_file, by_bucket, files_by_bucket
 from snapshot.store.replace_files import replace_files
-from snapshot.store.snapshot_files import SnapshotFiles, merged_info, root_schema
+from snapshot.store.snapshot_files import SnapshotFiles, base_schema, merged_info
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
@@ -101,7 +101,7 @@ def compact(table: TableContext, run_tasks: TaskRunner) -> Snapshot | None:
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
     info = merged_info("compact", layout.snapshot)
     try:
-        _commit_root(files, spec, layout.root_version + 1, info, add=added, remove=removed)
+        _commit_base(files, spec, layout.root_version + 1, info, add=added, remove=removed)
     except ConflictError:
         logger.info("table %s: another compaction committed first; the files of this one are deleted", table.path)
         files.storage.delete(*[f.path for f in added])
@@ -115,7 +115,7 @@ def compact(table: TableContext, run_tasks: TaskRunner) -> Snapshot | None:
     return None if version is None else files.snapshot(version)
 
 
-def _commit_root(
+def _commit_base(
     files: TableFiles,
     spec: TableSpec,
     version: int,
@@ -125,7 +125,7 @@ def _commit_root(
     remove: Sequence[DataFile] = (),
 ) -> None:
     """Commit a version of the base table and, if it lacks the table's current schema, update its schema."""
-    columns = root_schema(spec)
+    columns = base_schema(spec)
     if not spec.past or files.base_table.has_schema(columns):
         files.base_table.commit(version, add=add, remove=remove, info=info)
     else:
@@ -135,11 +135,11 @@ def _commit_root(
 def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> None:
     """Update the base table's schema after a schema change, when there are no changes to compact."""
     files = table.files
-    if not spec.past or files.base_table.has_schema(root_schema(spec)):
+    if not spec.past or files.base_table.has_schema(base_schema(spec)):
         return
     try:
         info = merged_info("alter", layout.merged_through)
-        _commit_root(files, spec, layout.root_version + 1, info)
+        _commit_base(files, spec, layout.root_version + 1, info)
     except ConflictError:
         logger.info(
             "table %s: another compaction committed first and has updated the columns of the base table", table.path
@@ -171,7 +171,7 @@ def _compact_changes_if_due(table: TableContext, run_tasks: TaskRunner) -> Snaps
     newest, commits = files.latest(fresh=False), 0
     for fresh in (False, True):
         # Others may have compacted since the last look; only what is due by that look is worth another one.
-        _, merged = files.root_for(newest, fresh=fresh)
+        merged = files.base_version(newest, fresh=fresh).merged_through
         # Do not count the snapshot made by the previous compaction, which contains no changes.
         commits = newest - merged - (1 if merged else 0)
         if commits < min(limits.commits, fewest(limits.min_commits)):

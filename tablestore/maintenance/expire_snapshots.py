@@ -403,7 +403,7 @@ def remove_garbage(files: TableFiles, garbage: Garbage, meter: Callable[[int], N
 
 
 def _by_folder(files: TableFiles, garbage: Garbage) -> Iterator[tuple[Storage, tuple[DataFile, ...]]]:
-    yield files.storage, garbage.root
+    yield files.storage, garbage.base
     yield files.log.storage, garbage.changes
 
 

@@ -1,4 +1,4 @@
-"""Maps the columns of the root, as Spark's Delta reader returns them under physical names, to the table's columns."""
+"""Maps the columns of the base table, which Spark's Delta reader returns by physical names, to the table's columns."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def _has_floats(kind: DataType) -> bool:
     return isinstance(kind, FloatType | DoubleType)
 
 
-def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:
-    """Return what selects the table's columns from the root's; None if fields within a column have changed since.
+def base_table_columns(base: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:
+    """Return what selects the table's columns from the base table's; None if fields within a column have changed since.
 
     Args:
-        root: the root's columns in the version to read, which may be older than the table's newest.
+        base: the base table's columns in the version to read, which may be older than the table's newest.
         spec: the table definition with the columns to return.
         wanted: names of the columns to return.
     """
-    there = {field.name: field.dataType for field in root.fields}
+    there = {field.name: field.dataType for field in base.fields}
     in_files = dict(zip(spec.schema.fieldNames(), stored(with_physical_names(spec.schema_json)).fields, strict=True))
     columns: list[Column] = []
     for name in wanted:

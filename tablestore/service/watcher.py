@@ -230,7 +230,7 @@ class TableWatcher:
     def _look_around(self, table: TableContext) -> None:
         files, newest = table.files, table.files.latest(fresh=False)
         before_oldest = files.oldest(fresh=False) - 1
-        _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
+        merged = files.base_version(newest).merged_through if table.spec.has_key else newest
         merged = with_maintenance(files, max(merged, before_oldest), newest)
         self._state = replace(
             self._state,

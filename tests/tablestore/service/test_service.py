@@ -73,7 +73,9 @@ def test_what_a_writer_left_is_published_within_seconds_by_nobody_else(kafka: Lo
     assert shown[compactions] == 1
     assert shown['tablestore_operation_seconds_count{operation="publish"}'] >= 1
     assert shown['tablestore_operation_rows_total{operation="publish"}'] >= 20 + 3 * 10
-    assert TableContext.open(table.path).files.root_for(4)[1] == 4, "four commits are due for a compaction"
+    assert TableContext.open(table.path).files.base_version(4).merged_through == 4, (
+        "four commits are due for a compaction"
+    )
 
 
 def test_publishing_does_not_wait_for_a_compaction(table: TableContext) -> None:
