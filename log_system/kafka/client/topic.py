@@ -13,11 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AdminClient,
-    NewTopic,
-    TopicDescription,
-)
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, not in its __all__
 
 from log_system.kafka.client.admin_requests import (
     SETTLE_SECONDS_MAX,
@@ -184,14 +180,22 @@ def existing_ids(client: KafkaClient, name: str) -> TopicIds:
     return expected(client, name, topic_ids)
 
 
-def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
-    """Check that a topic exists and still has the expected id; an empty one accepts any.
+def check_identity(client: KafkaClient, name: str, topic_id: str) -> str:
+    """Check that a topic exists and still has the expected id; an empty one accepts any. Return its id.
 
     Raises:
         NotFoundError: the topic does not exist.
         DataLostError: the topic was deleted and created again.
     """
-    _checked(client, name, topic_id)
+    now = id_of(expected(client, name, look_up))
+    if topic_id and now and now != topic_id:
+        msg = (
+            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
+            f"again: expected the topic with id {topic_id}, got id {now}. Its records are gone. For the log of a "
+            f"table, log.repair() publishes the table's snapshots again; then start a new reader."
+        )
+        raise DataLostError(msg)
+    return now
 
 
 class TopicWatch:
@@ -209,7 +213,7 @@ class TopicWatch:
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         try:
-            self._id = id_of(_checked(self._client, self._name, self._id))
+            self._id = check_identity(self._client, self._name, self._id)
         except UnavailableError as error:
             logger.debug("look at topic %r: %s", self._name, error)
         self._looked = time.monotonic()
@@ -283,7 +287,7 @@ def topic_id(client: KafkaClient, topic: str) -> str:
     Raises:
         NotFoundError: the topic does not exist.
     """
-    return id_of(_checked(client, topic, ""))
+    return id_of(expected(client, topic, look_up))
 
 
 def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
@@ -308,23 +312,9 @@ def stable_ends(client: KafkaClient, topic: str) -> list[LogEnd]:
 
 
 def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
-    found = _checked(client, topic, "")
+    found = expected(client, topic, look_up)
     numbers = sorted(part.id for part in found.partitions)
     return Cluster(client), [(topic, number) for number in numbers], id_of(found)
-
-
-def _checked(client: KafkaClient, name: str, topic_id: str) -> TopicDescription:
-    """Perform ``check_identity``, and return the topic's description."""
-    found = expected(client, name, look_up)
-    now = id_of(found)
-    if topic_id and now and now != topic_id:
-        msg = (
-            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
-            f"again: expected the topic with id {topic_id}, got id {now}. Its records are gone. For the log of a "
-            f"table, log.repair() publishes the table's snapshots again; then start a new reader."
-        )
-        raise DataLostError(msg)
-    return found
 
 
 class _PartitionOffsets(dict[int, int]):
