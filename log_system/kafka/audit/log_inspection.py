@@ -303,9 +303,7 @@ def read_index(
         if entry is None:
             continue
         numbers: list[Any] = [n for r in entry.partitions for n in (r.start, r.end, r.records, r.rows)]
-        if entry.snapshot != snapshot:
-            broken[snapshot] = f"the entry names snapshot {entry.snapshot}"
-        elif len(entry.partitions) != partitions:
+        if len(entry.partitions) != partitions:
             broken[snapshot] = f"the entry has {len(entry.partitions)} partitions, the log {partitions}"
         elif not all(isinstance(number, int) and number >= 0 for number in numbers):
             broken[snapshot] = "the entry holds a value that is neither an offset nor a count"
