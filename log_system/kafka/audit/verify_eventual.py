@@ -174,14 +174,15 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
     publisher.take_over(check=False)
     seen = _look(table, publisher.log, whole=True)
     # Step 2.
-    beyond = [s for s in seen.entries if s > seen.newest or s in _others(table, seen)]
+    other = _others(table, seen)
+    beyond = [s for s in seen.entries if s > seen.newest or s in other]
     claimed = max((s for s in seen.entries if s not in beyond), default=None)
     if any(_reaches(seen, p, claimed) > end for p, (_, end) in enumerate(seen.bounds)):
         actions.append("deleted the log index: the topic was recreated, or has lost records")
         beyond = list(seen.entries)
     table.index.delete(sorted(beyond, reverse=True))
     actions += [f"removed the index entry of snapshot {s}" for s in sorted({*beyond, *broken}) if s > seen.newest]
-    if other := _others(table, seen):
+    if other:
         actions.append(f"deleted index entries of other commits, from snapshot {min(other)} on: the table was restored")
     # Step 3.
     sent = publisher.reconcile_all(table.files.snapshot(seen.newest))
