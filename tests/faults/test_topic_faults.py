@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from log_system.kafka.audit import log_scan
 from log_system.kafka.client import range_reader
-from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.index import LogIndex
+from log_system.kafka.audit import log_scan
 from log_system.kafka.client import range_reader
 from log_system.kafka.client import topic as topics
 from log_system.kafka.published_positions import SnapshotEnds
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
-from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, NotFoundError, TableReplacedError, UnavailableError
 from snapshot.schema.system_columns import COMMIT_VERSION
@@ -187,7 +187,7 @@ def test_a_task_that_outlives_its_eventual_table_sends_nothing_to_the_topic_of_t
     ("rig", "step"),
     [
         ({}, "log_system.kafka.audit.verify.stable_ends"),
-        ({}, "log_system.kafka.reader.log_scan.committed_records"),
+        ({}, "log_system.kafka.audit.log_scan.committed_records"),
         ({"log__consistency": "eventual"}, "log_system.kafka.audit.verify_eventual.stable_ends"),
     ],
     indirect=["rig"],

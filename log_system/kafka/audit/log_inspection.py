@@ -8,12 +8,12 @@ from itertools import repeat
 from typing import Any
 
 from log_system.index import IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.audit.log_scan import bounds, positions, scan
+from log_system.kafka.audit.partition_map import PartitionMap, lay_out
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import is_another, shortened_partitions
-from log_system.kafka.reader.log_scan import bounds, positions, scan
-from log_system.kafka.reader.partition_map import PartitionMap, lay_out
 from log_system.kafka.register import RegisterPosition
 from log_system.report import Compared, Difference, DifferenceKind, Findings, Progress, Report
 from snapshot.errors import CorruptedError, DataLostError

@@ -9,11 +9,11 @@ from dataclasses import replace
 from log_system.base import LogIdentity
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, read_index, stale
+from log_system.kafka.audit.log_scan import bounds, positions
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.admin_requests import describe_topic
 from log_system.kafka.client.topic import TopicIds, existing_ids, topic_id
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
-from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
 from log_system.report import Mended, Progress, RepairReport, Report, advice

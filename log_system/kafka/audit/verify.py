@@ -20,9 +20,9 @@ from log_system.kafka.audit.log_inspection import (
     unusable_topic,
     wrong_partitions,
 )
+from log_system.kafka.audit.log_scan import LogReader
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import earliest_offsets, stable_ends, topic_id
-from log_system.kafka.reader.log_scan import LogReader
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.messages import counted

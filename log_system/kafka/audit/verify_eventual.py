@@ -24,11 +24,11 @@ from log_system.kafka.audit.log_inspection import (
     unusable_topic,
     wrong_partitions,
 )
+from log_system.kafka.audit.log_scan import bounds, positions
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import stable_ends, topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
-from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.reader.tail_reader import offset_of
 from log_system.kafka.register import RegisterPosition
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Mended, Progress, Report, shown

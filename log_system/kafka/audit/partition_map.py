@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from log_system.index import OffsetRange
-from log_system.kafka.reader.log_scan import PartitionScan
+from log_system.kafka.audit.log_scan import PartitionScan
 from log_system.kafka.register import RegisterPosition
 
 
