@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapshot.messages import counted
+from snapshot.messages import counted, snapshots_from_to
 from snapshot.python_values import printable
 
 Progress = Callable[[int, int], None]
@@ -174,7 +174,8 @@ class Report:
         if self.more:
             lines.append(f"  and {self.more:,} more")
         if self.pending:
-            lines.append(f"  pending: {_ranges(self.pending)} committed and not yet published; recover() does that")
+            pending = snapshots_from_to(self.pending[0], self.pending[-1])
+            lines.append(f"  pending: {pending} committed and not yet published; recover() does that")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -265,8 +266,3 @@ def shown(batch: pa.RecordBatch) -> str:
     values = (printable(column.slice(0, 1))[0] for column in batch.columns)
     text = ", ".join(f"{name}={value!r}" for name, value in zip(batch.schema.names, values, strict=True))
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
-
-
-def _ranges(snapshots: tuple[int, ...]) -> str:
-    first, last = snapshots[0], snapshots[-1]
-    return f"snapshot {first}" if first == last else f"snapshots {first} to {last}"

@@ -1,4 +1,4 @@
-"""Parts of messages: counted nouns, suggestions for misspelled names, and versions."""
+"""Parts of messages: counted nouns, ranges of snapshots, suggestions for misspelled names, and versions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ _CUTOFF = 0.7
 def counted(count: int, noun: str) -> str:
     """Return a number and its noun: ``1 snapshot``, ``2,000 data files``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def snapshots_from_to(first: int, last: int) -> str:
+    """Return ``snapshot 3`` or ``snapshots 3 to 7``."""
+    return f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
 
 
 def version_of(distribution: str) -> str:

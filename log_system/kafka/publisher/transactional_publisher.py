@@ -38,6 +38,7 @@ from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_pa
 from log_system.kafka.record_limits import record_limit
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import CorruptedError, UnavailableError
+from snapshot.messages import snapshots_from_to
 from snapshot.records import ChangeSet, SentRange, Snapshot
 from snapshot.threads import Threads
 
@@ -257,7 +258,7 @@ class KafkaPublisher:
         if not lacking:
             return {}
         ids = [changes.snapshot.id for changes, _ in lacking]
-        doing = f"publish {_named(ids)} to topic {self._log.topic!r}"
+        doing = f"publish {snapshots_from_to(ids[0], ids[-1])} to topic {self._log.topic!r}"
         with kafka_errors(doing, self._log.client, handle=self._producer):
             self._producer.begin_transaction()
             senders = [self._produce(changes, missing) for changes, missing in lacking]
@@ -401,11 +402,6 @@ class KafkaPublisher:
             commit=snapshot.fingerprint,
             topic=self._topic_id,
         )
-
-
-def _named(snapshots: Sequence[int]) -> str:
-    first, last = snapshots[0], snapshots[-1]
-    return f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
 
 
 def _abort_in(log: KafkaLog, producer: Any, partitions: Sequence[int]) -> None:
