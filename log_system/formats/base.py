@@ -89,13 +89,11 @@ class FormatSettings:
         changelog: the log is a full changelog, with UPDATE_BEFORE rows.
         mixed: records may have been written before integers were widened and fields of structs moved.
         max_record_bytes: the most bytes of the value of a record with several rows.
-        memory_limit: how much memory DuckDB may use.
     """
 
     changelog: bool = False
     mixed: bool = False
     max_record_bytes: int = 900_000
-    memory_limit: str = "256MB"
 
 
 def unchanged(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bool) -> pa.RecordBatch:

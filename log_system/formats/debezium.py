@@ -34,16 +34,13 @@ class DebeziumFormat:
 
     name = "debezium-json"
 
-    def __init__(
-        self, schema: pa.Schema, primary_key: Sequence[str], *, changelog: bool, memory_limit: str = "256MB"
-    ) -> None:
+    def __init__(self, schema: pa.Schema, primary_key: Sequence[str], *, changelog: bool) -> None:
         """Create the format for a table.
 
         Args:
             schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
             primary_key: the primary key columns in written order; empty for a table without a primary key.
             changelog: whether the log is a full changelog, so that ``c`` is read as INSERT; else as UPDATE_AFTER.
-            memory_limit: how much memory DuckDB may use.
 
         Raises:
             InvalidInputError: a column has a type that a table cannot hold, or a key column does not exist.
@@ -51,7 +48,7 @@ class DebeziumFormat:
         # A delete may have only its key, so NOT NULL columns of the table may be NULL here.
         loose = [field if field.name in primary_key else field.with_nullable(True) for field in schema]
         self._changes = with_kind(schema)
-        self._rows = JsonFormat(pa.schema(loose), primary_key, memory_limit=memory_limit)
+        self._rows = JsonFormat(pa.schema(loose), primary_key)
         self._changelog = changelog
         self._brought = RowKind.INSERT if changelog or not primary_key else RowKind.UPDATE_AFTER
 
@@ -108,8 +105,7 @@ def _inside(texts: pa.Array, frame: tuple[bytes, bytes]) -> pa.Array:
 
 
 def _open(schema: pa.Schema, primary_key: Sequence[str], settings: FormatSettings) -> TruncatingFormat:
-    rows = DebeziumFormat(schema, primary_key, changelog=settings.changelog, memory_limit=settings.memory_limit)
-    return TruncatingFormat(rows, _TRUNCATE)
+    return TruncatingFormat(DebeziumFormat(schema, primary_key, changelog=settings.changelog), _TRUNCATE)
 
 
 def _as_read(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bool) -> pa.RecordBatch:

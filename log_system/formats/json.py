@@ -152,6 +152,7 @@ def _same(theirs: Any, ours: Any, data_type: pa.DataType) -> bool:
     return bool(theirs == ours)
 
 
+_MEMORY_LIMIT = "256MB"
 _SHAPES_MAX = 64
 """Most distinct field sets per slice that are checked in bulk; the remaining records are checked one by one."""
 
@@ -164,13 +165,12 @@ class JsonFormat:
 
     name = "json"
 
-    def __init__(self, schema: pa.Schema, primary_key: Sequence[str], *, memory_limit: str = "256MB") -> None:
+    def __init__(self, schema: pa.Schema, primary_key: Sequence[str]) -> None:
         """Create the format for a table.
 
         Args:
             schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
             primary_key: the primary key columns in written order; empty for a table without a primary key.
-            memory_limit: how much memory DuckDB may use.
 
         Raises:
             InvalidInputError: a column has a type that a table cannot hold, or a key column does not exist.
@@ -187,7 +187,7 @@ class JsonFormat:
             for i, field in enumerate(schema)
             if not field.nullable or i in self._key_positions or forbids_nulls(field.type)
         ]
-        self._duck = Duck(memory_limit)
+        self._duck = Duck(_MEMORY_LIMIT)
         self._read_queries: dict[bool, str] = {}
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
@@ -400,7 +400,7 @@ class JsonFormat:
 
 
 def _open(schema: pa.Schema, primary_key: Sequence[str], settings: FormatSettings) -> TruncatingFormat:
-    return TruncatingFormat(JsonFormat(schema, primary_key, memory_limit=settings.memory_limit), _TRUNCATE)
+    return TruncatingFormat(JsonFormat(schema, primary_key), _TRUNCATE)
 
 
 def _as_read(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bool) -> pa.RecordBatch:
