@@ -25,11 +25,12 @@ import pyarrow.types as pt
 from log_system.formats.changes_schema import PLAIN_TIMESTAMP, any_true, leaves
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import quoted, text_literal
+from snapshot.schema.arrow_types import types_within
 from snapshot.schema.duckdb_types import type_name
 
 _DAY_MICROS: Final = 86_400_000_000
 _FIRST_DAY: Final = -719_162
-"""0001-01-01, in days since 1970."""
+"""0001-01-01, in days since 1970. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
 _LAST_DAY: Final = 2_932_896
 """9999-12-31."""
 _DAYS_MIN: Final = 1_000
@@ -86,9 +87,6 @@ def _thousandths(before: bytes) -> np.ndarray:
     """Return ``000`` to ``999``, each prefixed with ``before``."""
     return np.array([b"%s%03d" % (before, number) for number in range(1000)])
 
-
-_FIRST_PLAIN_DAY = -719162
-"""0001-01-01, in days since 1970. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
 
 _DECIMAL_MAX = 38
 _DECIMAL_AS_DOUBLE = 15
@@ -170,9 +168,7 @@ def check_values(rows: pa.RecordBatch) -> None:
 
 
 def _has_time(data_type: pa.DataType) -> bool:
-    if data_type.num_fields:
-        return any(_has_time(data_type.field(i).type) for i in range(data_type.num_fields))
-    return bool(pt.is_date32(data_type) or pt.is_timestamp(data_type))
+    return any(pt.is_date32(each) or pt.is_timestamp(each) for each in types_within(data_type))
 
 
 def is_unusual(array: pa.Array) -> bool:
@@ -182,16 +178,14 @@ def is_unusual(array: pa.Array) -> bool:
             return True
         if pt.is_date32(leaf.type):
             days = leaf.view(pa.int32())
-            if any_true(pc.less(days, pa.scalar(_FIRST_PLAIN_DAY, pa.int32()))):
+            if any_true(pc.less(days, pa.scalar(_FIRST_DAY, pa.int32()))):
                 return True
     return False
 
 
 def can_be_unusual(data_type: pa.DataType) -> bool:
     """Return whether ``is_unusual`` can be true for arrays of a type."""
-    if data_type.num_fields:
-        return any(can_be_unusual(data_type.field(i).type) for i in range(data_type.num_fields))
-    return bool(pt.is_floating(data_type) or pt.is_date32(data_type))
+    return any(pt.is_floating(each) or pt.is_date32(each) for each in types_within(data_type))
 
 
 def _needs_writing(data_type: pa.DataType, *, unusual: bool) -> bool:
@@ -260,7 +254,7 @@ def read_sql(data_type: pa.DataType, sql: str, depth: int = 0) -> str:
 
 
 def _holds_binary(data_type: pa.DataType) -> bool:
-    return bool(pt.is_binary(data_type)) or any(_holds_binary(child) for child in _children(data_type))
+    return any(map(pt.is_binary, types_within(data_type)))
 
 
 def _nested(data_type: pa.DataType, sql: str, inner: Callable[[pa.DataType, str, int], str], depth: int) -> str:

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from snapshot.schema.arrow_types import types_within
+
 _FLAT = 48
 """Most bytes of a number, date or timestamp as text, including the separator."""
 ESCAPED = 6
@@ -43,11 +45,7 @@ def row_sizes(batch: pa.RecordBatch, text: int = ESCAPED) -> Sizes:
 
 def field_count(schema: pa.Schema) -> int:
     """Return the number of fields of a schema, nested ones included."""
-
-    def inside(kind: pa.DataType) -> int:
-        return sum(1 + inside(kind.field(number).type) for number in range(kind.num_fields))
-
-    return sum(1 + inside(kind) for kind in schema.types)
+    return sum(1 for kind in schema.types for _ in types_within(kind))
 
 
 def _sum(parts: Sequence[Sizes]) -> Sizes:

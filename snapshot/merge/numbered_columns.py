@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from snapshot.merge.duckdb_engine import load
 from snapshot.merge.key_parts import long_bytes
+from snapshot.schema.arrow_types import types_within
 from snapshot.schema.spec import TableSpec
 
 ROW_HASH = "h"
@@ -94,6 +95,4 @@ def exactly(spec: TableSpec) -> list[str]:
 
 
 def _has_floats(data_type: pa.DataType) -> bool:
-    if pa.types.is_floating(data_type):
-        return True
-    return any(_has_floats(data_type.field(i).type) for i in range(data_type.num_fields))
+    return any(map(pa.types.is_floating, types_within(data_type)))

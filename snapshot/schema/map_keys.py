@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
 from snapshot.python_values import printable
+from snapshot.schema.arrow_types import types_within
 
 
 def refuse_repeated_keys(batch: pa.RecordBatch) -> None:
@@ -22,11 +23,7 @@ def refuse_repeated_keys(batch: pa.RecordBatch) -> None:
 
 
 def _has_map(data_type: pa.DataType) -> bool:
-    if pa.types.is_map(data_type):
-        return True
-    return pa.types.is_nested(data_type) and any(
-        _has_map(data_type.field(number).type) for number in range(data_type.num_fields)
-    )
+    return any(map(pa.types.is_map, types_within(data_type)))
 
 
 def _repeats(values: pa.Array) -> bool:

@@ -23,6 +23,7 @@ from snapshot.disk import advice
 from snapshot.errors import UnavailableError
 from snapshot.merge.bucket_hash import bucket_of
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.arrow_types import types_within
 from snapshot.schema.nested_nulls import has_required
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ, conform, grouped, relabelled
@@ -273,9 +274,7 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
 
 def _leaves(data_type: pa.DataType) -> int:
     """Return the number of Parquet columns of a type."""
-    if not pa.types.is_nested(data_type):
-        return 1
-    return sum(_leaves(data_type.field(number).type) for number in range(data_type.num_fields))
+    return sum(not pa.types.is_nested(each) for each in types_within(data_type))
 
 
 def _not_all_null(groups: Iterable[Any]) -> list[Any]:

@@ -23,6 +23,7 @@ from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.records import LogSinkFactory, RowCheck, SentRange
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, SIGNS, RowKind
+from snapshot.schema.arrow_types import types_within
 from snapshot.schema.map_keys import refuse_repeated_keys
 from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import ROWKIND_FIELD, TableSpec
@@ -138,7 +139,7 @@ def refuse_broken_text(batch: pa.RecordBatch) -> None:
         InvalidInputError: one is not.
     """
     for field, values in zip(batch.schema, batch.columns, strict=True):
-        if not _has_text(field.type):
+        if not any(map(pa.types.is_string, types_within(field.type))):
             continue
         try:
             values.validate(full=True)
@@ -148,12 +149,6 @@ def refuse_broken_text(batch: pa.RecordBatch) -> None:
                 "store it in a binary column."
             )
             raise InvalidInputError(msg) from error
-
-
-def _has_text(data_type: pa.DataType) -> bool:
-    if pa.types.is_nested(data_type):
-        return any(_has_text(data_type.field(number).type) for number in range(data_type.num_fields))
-    return bool(pa.types.is_string(data_type))
 
 
 def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array | None = None) -> None:

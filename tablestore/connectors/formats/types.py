@@ -16,6 +16,7 @@ import pyarrow.types as pt
 
 from log_system.formats.changes_schema import check_columns, forbids_nulls, has_forbidden_null, layout, leaves
 from snapshot.errors import InvalidInputError
+from snapshot.schema.arrow_types import types_within
 
 PRECISION = b"precision"
 """Field metadata key: the number of fractional-second digits of a timestamp or time, ``0`` to ``6``."""
@@ -118,6 +119,4 @@ def check_years(rows: pa.RecordBatch, name: str) -> None:
 
 
 def _has_dates(data_type: pa.DataType) -> bool:
-    if data_type.num_fields:
-        return any(_has_dates(data_type.field(i).type) for i in range(data_type.num_fields))
-    return bool(pt.is_date(data_type) or pt.is_timestamp(data_type))
+    return any(pt.is_date(each) or pt.is_timestamp(each) for each in types_within(data_type))
