@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from log_system.base import LogPublisher, LogSystem, LogWatch, TaskRunner
+from log_system.base import LogPublisher, LogSystem, LogWatch
 from log_system.index import LogIndex
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
@@ -160,14 +160,10 @@ class TableContext:
         """Whether a write looks up the existing rows of its keys in the table."""
         return self.options.looks_up or self.rule.merges
 
-    def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher | None:
-        """Return a publisher of the table's log, as ``LogSystem.publisher`` does."""
-        return self.log.publisher(run_tasks)
-
     @contextmanager
     def open_publisher(self) -> Iterator[LogPublisher | None]:
         """Open a publisher of the table's log, None without a log, and close its connections at the end."""
-        publisher = self.publisher()
+        publisher = self.log.publisher()
         try:
             yield publisher
         finally:

@@ -288,7 +288,7 @@ class _Sink:
         except (NotFoundError, TableReplacedError):
             self.stager.remove(staged)
             raise
-        writer = Writer(table, _outlast(commit_id, table.publisher), TableContext.publisher)
+        writer = Writer(table, _outlast(commit_id, table.log.publisher), lambda table: table.log.publisher())
         try:
             landed = None if commit_id is None else self._find_landed(writer, staged, commit_id)
             if landed is None:

@@ -57,7 +57,7 @@ def recover(
 ) -> None:
     """Publish committed snapshots that are missing from the log, including changes made by other Delta writers."""
     table = TableContext.open(path, client_options(option))
-    publisher = table.publisher()
+    publisher = table.log.publisher()
     adopted = adopt(table, skip_version or ())
     adoption = {} if adopted is None else {"adopted": asdict(adopted)}
     if adopted is not None and not as_json:

@@ -335,9 +335,7 @@ class LocalTableReader(OpenTable):
             )
             raise InvalidInputError(msg)
         feed = Feed(self._now(), tasks=self._threads)
-        after = feed.begin(
-            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
-        )
+        after = feed.begin(options)
         if not follow:
             return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)

@@ -10,7 +10,7 @@ from log_system.outages import Outages
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableStoreError
 from snapshot.records import Split
 from tablestore.context import TableContext
-from tablestore.options.read_options import ScanMode
+from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.split_planner import initial_splits
 
 BEFORE_FULL = -1
@@ -53,22 +53,14 @@ class Feed:
         self._columns = table.spec.change_columns
         self._outages = Outages()
 
-    def begin(
-        self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None, tag: str | None = None
-    ) -> int:
+    def begin(self, options: ReadOptions) -> int:
         """Return the snapshot after which a reader starts; ``BEFORE_FULL`` if it starts with all rows of a snapshot.
-
-        Args:
-            mode: where to start.
-            snapshot: for ``from-snapshot`` and ``from-snapshot-full``.
-            timestamp_ms: for ``from-timestamp``, in milliseconds since the epoch.
-            tag: for ``from-tag``.
 
         Raises:
             NotFoundError: the changes of that snapshot do not exist yet or have expired; or there is no such tag.
             DataLostError: some of the changes since that tag or time have expired.
         """
-        newest = self.table.newest_visible()
+        newest, mode = self.table.newest_visible(), options.scan_mode
         if mode is ScanMode.FULL:
             return BEFORE_FULL
         if mode is ScanMode.LATEST:
@@ -78,7 +70,7 @@ class Feed:
         if mode is ScanMode.EARLIEST:
             return max(oldest - 1, 0)
         if mode in (ScanMode.FROM_SNAPSHOT, ScanMode.FROM_SNAPSHOT_FULL):
-            wanted, with_rows = snapshot or 0, mode is ScanMode.FROM_SNAPSHOT_FULL
+            wanted, with_rows = options.snapshot or 0, mode is ScanMode.FROM_SNAPSHOT_FULL
             last = self.newest_rows() if with_rows else files.latest() + 1
             if not oldest <= wanted <= last:
                 msg = (
@@ -88,11 +80,11 @@ class Feed:
                 raise NotFoundError(msg)
             return BEFORE_FULL if with_rows else max(wanted - 1, 0)
         if mode is ScanMode.FROM_TAG:
-            tagged = files.tags.get(tag or "").snapshot.id
+            tagged = files.tags.get(options.tag or "").snapshot.id
             if tagged + 1 < oldest:
-                raise DataLostError(self._gone(f"tag {tag!r} (snapshot {tagged})", oldest))
+                raise DataLostError(self._gone(f"tag {options.tag!r} (snapshot {tagged})", oldest))
             return tagged
-        time, snapshots = timestamp_ms or 0, list(files.snapshots())
+        time, snapshots = options.timestamp_ms or 0, list(files.snapshots())
         if time <= snapshots[-1].timestamp_ms and snapshots[-1].id:
             raise DataLostError(self._gone("that time", snapshots[-1].id))
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]

@@ -102,7 +102,7 @@ class EventualStream(SnapshotStream):
             return self._at(0, _offsets(ends), self._tail.generation()) | {"epochs": [each.epoch for each in ends]}
         if mode is ScanMode.EARLIEST:
             return self._at(0, self._tail.starts(), self._tail.generation())
-        return self._at(0, *self._ends_of(self._begin()))
+        return self._at(0, *self._ends_of(self._feed.begin(self._options)))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the offsets at which an ``availableNow`` run ends."""

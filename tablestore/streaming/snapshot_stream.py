@@ -111,7 +111,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark asks again for the first micro-batch, when a named consumer may already have been written.
         if self._first is None:
             begun = None if self._progress is None else self._progress.begun()
-            self._first = self._feed.position(self._begin()) if begun is None else begun
+            self._first = self._feed.position(self._feed.begin(self._options)) if begun is None else begun
         return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -207,12 +207,6 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _recent(self) -> int:
         """Return the same as of at most ``REPORT_SECONDS`` ago."""
         return self._seen[0] if time.monotonic() - self._seen[1] < REPORT_SECONDS else self._newest()
-
-    def _begin(self) -> int:
-        options = self._options
-        return self._feed.begin(
-            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
-        )
 
     def _offset(self, reached: Position) -> Offset:
         return {"snapshot": reached.snapshot, "table": self._table.spec.table_id, "commit": reached.commit}

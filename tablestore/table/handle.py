@@ -52,7 +52,7 @@ class TableHandle(ABC):
         self._open_writer(table)
 
     def _open_publisher(self, table: TableContext) -> LogPublisher | None:
-        return table.publisher(self._publish_tasks)
+        return table.log.publisher(self._publish_tasks)
 
     def _open_writer(self, table: TableContext) -> None:
         self._written_by = table.options
