@@ -43,6 +43,7 @@ from tablestore.read.frame_columns import columns_of_frame
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
+from tablestore.read.time_travel import chosen_snapshot
 from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.query_checkpoint import check_table, commit_id_of, note_landed
@@ -229,11 +230,7 @@ def _spec(table: TableContext, options: ReadOptions) -> TableSpec:
 
 def _snapshot(table: TableContext, options: ReadOptions) -> int:
     """Return the snapshot to read."""
-    if options.timestamp_ms is not None:
-        return table.files.snapshot_as_of(options.timestamp_ms).id
-    if options.tag is not None:
-        return table.files.tags.get(options.tag).snapshot.id
-    return table.files.latest() if options.snapshot is None else table.files.snapshot(options.snapshot).id
+    return chosen_snapshot(table.files, options.snapshot, options.timestamp_ms, options.tag)
 
 
 @dataclass
