@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from snapshot.quoting import backquoted
 from snapshot.schema.spec import TableSpec
 from snapshot.store.table_files import SnapshotFiles, TableFiles
-from tablestore.read.base_table_columns import base_table_columns, shielded
+from tablestore.read.base_table_columns import read_by_delta
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import changed_key_splits, changed_row_splits
 
@@ -55,13 +55,12 @@ def overlaid(
         wanted: the columns to read.
         tasks: maximum number of tasks that read the changes.
     """
-    root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.storage.root)
-    base = shielded(root)
-    given = base_table_columns(base.schema, spec, list(dict.fromkeys([*spec.primary_key, *wanted])))
-    if given is None:
+    needed = list(dict.fromkeys([*spec.primary_key, *wanted]))
+    base = read_by_delta(spark, table.storage.root, layout.root_version, spec, needed)
+    if base is None:
         return None
     keys = frame_of_splits(spark, changed_key_splits(table, layout, spec, tasks=tasks), spec, spec.primary_key)
     rows = frame_of_splits(spark, changed_row_splits(table, layout, spec, wanted, tasks=tasks), spec, wanted)
     same = [F.col(f"base.{backquoted(key)}") == F.col(f"changed.{backquoted(key)}") for key in spec.primary_key]
-    kept = base.select(*given).alias("base").join(F.broadcast(keys.alias("changed")), same, "left_anti")
+    kept = base.alias("base").join(F.broadcast(keys.alias("changed")), same, "left_anti")
     return kept.select(*map(backquoted, wanted)).unionAll(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
@@ -23,6 +23,19 @@ than ten seconds for the first one of a session (measured)."""
 def is_worth_it(base: Sequence[DataFile]) -> bool:
     """Return whether Spark's Delta reader, which prunes columns, files and row groups, reads these files faster."""
     return len(base) >= _FILES_MIN or sum(file.size for file in base) >= _BYTES_MIN
+
+
+def read_by_delta(
+    spark: SparkSession, path: str, version: int, spec: TableSpec, wanted: Sequence[str]
+) -> DataFrame | None:
+    """Return the rows of a version of the base table as Spark's Delta reader reads them.
+
+    Returns:
+        The wanted columns of ``spec``; None if fields within a column have changed since.
+    """
+    frame = shielded(spark.read.format("delta").option("versionAsOf", version).load(path))
+    columns = base_table_columns(frame.schema, spec, wanted)
+    return None if columns is None else frame.select(*columns)
 
 
 def shielded(frame: DataFrame, *more: Column) -> DataFrame:

@@ -12,8 +12,6 @@ from log_system.kafka.client.access_policy import DEFAULT
 from log_system.kafka.client.secrets import reveal
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
-from snapshot.schema.spec import TableSpec
-from snapshot.store.snapshot_files import SnapshotFiles
 from tablestore.context import TableContext
 from tablestore.options.read_options import (
     FORMAT,
@@ -22,7 +20,8 @@ from tablestore.options.read_options import (
     parse_schema_choice,
 )
 from tablestore.options.value_types import names_of
-from tablestore.read import anti_join_scan, base_table_columns, bitmap_scan
+from tablestore.read import anti_join_scan, bitmap_scan
+from tablestore.read.base_table_columns import is_worth_it, read_by_delta
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.time_travel import Point, between, chosen_snapshot
@@ -77,10 +76,10 @@ def read(
     # If a tag keeps an expired snapshot, Delta may no longer know its version; the tag lists its files.
     tagged = snapshot < files.oldest(fresh=False)
     layout = files.layout(snapshot)
-    is_large = base_table_columns.is_worth_it([*layout.base, *layout.changes])
+    is_large = is_worth_it([*layout.base, *layout.changes])
     found = None
     if is_large and not tagged and not layout.changes:
-        found = _by_delta(spark, table, layout, spec, wanted)
+        found = read_by_delta(spark, table.path, layout.root_version, spec, wanted)
         if found is not None:
             return found
     options = {**source_options(spark, table), "snapshot": str(snapshot), "schema": schema}
@@ -105,21 +104,12 @@ def read_compacted(spark: SparkSession, table: TableContext) -> DataFrame:
     files, spec, names = table.files, table.spec, table.spec.schema.fieldNames()
     layout = replace(files.layout(files.latest()), changes=())
     explain_lost_files(files)
-    found = _by_delta(spark, table, layout, spec, names) if base_table_columns.is_worth_it(layout.base) else None
-    if found is not None:
-        return found
+    if is_worth_it(layout.base):
+        found = read_by_delta(spark, table.path, layout.root_version, spec, names)
+        if found is not None:
+            return found
     tasks = parse_read_options(source_options(spark, table)).tasks
     return frame_of_splits(spark, snapshot_splits(files, layout, tasks=tasks), spec, names)
-
-
-def _by_delta(
-    spark: SparkSession, table: TableContext, layout: SnapshotFiles, spec: TableSpec, names: Sequence[str]
-) -> DataFrame | None:
-    """Return the rows of a base table as read by Spark's Delta reader; None if columns have changed since."""
-    root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.path)
-    frame = base_table_columns.shielded(root)
-    selected = base_table_columns.base_table_columns(frame.schema, spec, names)
-    return None if selected is None else frame.select(*selected)
 
 
 def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Point | None) -> DataFrame:
