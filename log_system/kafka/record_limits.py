@@ -29,6 +29,7 @@ from log_system.kafka.log import ROOM, KafkaLog
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.python_values import printable
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import kind_column
 
 _ALWAYS_FITS: Final = 16_384
 """Rows up to this size are not checked: every topic is assumed to accept them."""
@@ -155,7 +156,7 @@ class RecordCheck:
         """Encode rows and reject the first one that is too large, after asking the broker for its limit again."""
         codec = self.log.kept_codec()
         if KIND not in rows.schema.names:
-            rows = rows.append_column(KIND, pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), rows.num_rows))
+            rows = rows.append_column(KIND, kind_column(RowKind.INSERT, rows.num_rows))
         # A record may hold several rows, so encode each row separately.
         parts = [rows.slice(n, 1) for n in range(rows.num_rows)] if self.log.traits.packs_rows else [rows]
         sizes = np.concatenate([_record_bytes(codec.encode(part)) for part in parts])

@@ -180,19 +180,19 @@ def files_of(actions: pa.Table) -> list[DataFile]:
     """Convert the active files listed by delta-rs (``get_add_actions``) to ``DataFile``, without statistics."""
     if actions.num_rows == 0:
         return []
-    columns = {name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")}
+    columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")]
     has_partition = "partition" in actions.column_names
     partitions = actions.column("partition").to_pylist() if has_partition else [{}] * actions.num_rows
+    texts = [{name: partition_text(value) for name, value in (each or {}).items()} for each in partitions]
     return [
-        DataFile.logged(path, size, -1 if rows is None else rows, {k: _text(v) for k, v in (partition or {}).items()})
-        for path, size, rows, partition in zip(
-            columns["path"], columns["size_bytes"], columns["num_records"], partitions, strict=True
-        )
+        DataFile.logged(path, size, -1 if rows is None else rows, partition)
+        for path, size, rows, partition in zip(*columns, texts, strict=True)
     ]
 
 
-def _text(value: object) -> str | None:
-    if value is None:
+def partition_text(value: object) -> str | None:
+    """Return a partition value as the Delta protocol serializes it."""
+    if value is None or value == "":
         return None
     if isinstance(value, Decimal):
         return f"{value:f}"

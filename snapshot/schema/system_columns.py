@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapshot.row_kind import CHANGE_TYPE, KIND, TRUNCATE
+from snapshot.row_kind import CHANGE_TYPE, KIND, TRUNCATE, RowKind
 from snapshot.schema.nested_nulls import cast_to, has_required
 
 SEQ = "_seq"
@@ -83,6 +83,11 @@ def stamped(batch: pa.RecordBatch, version: int, timestamp_ms: int) -> pa.Record
     batch = batch.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows))
     time = pa.repeat(pa.scalar(timestamp_ms * 1000, pa.int64()), batch.num_rows)
     return batch.append_column(COMMIT_TIMESTAMP, time.cast(pa.timestamp("us", "UTC")))
+
+
+def kind_column(kind: RowKind, rows: int) -> pa.Array:
+    """Return the column ``_kind`` of rows of one kind."""
+    return pa.repeat(pa.scalar(int(kind), pa.int8()), rows)
 
 
 def with_kind(columns: pa.Schema) -> pa.Schema:

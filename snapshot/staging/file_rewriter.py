@@ -19,7 +19,7 @@ from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.fields_of_others import with_fields_of_others
 from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import conform, relabelled, with_kind
+from snapshot.schema.system_columns import conform, kind_column, relabelled, with_kind
 from snapshot.staging.parquet_writer import ParquetFiles, PartitionedFiles, removed_on_error
 from snapshot.staging.stage import (
     CHANGES,
@@ -149,7 +149,7 @@ class FileRewriter:
         return after
 
     def _as_changes(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
-        kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), rows.num_rows)
+        kinds = kind_column(kind, rows.num_rows)
         changes = conform(rows.append_column(KIND, kinds), self._changes)
         if self.check is not None:
             self.check.check(changes)

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from snapshot.delta.entries import DataFile, to_json
+from snapshot.delta.entries import DataFile, partition_text, to_json
 from snapshot.disk import advice
 from snapshot.errors import UnavailableError
 from snapshot.merge.bucket_hash import bucket_of
@@ -467,15 +466,6 @@ def split_by_values(
     for group in groups.to_pylist():
         values = tuple(partition_text(group[name]) for name in columns)
         yield values, batch.take(pa.array(group[f"{SEQ}_list"]))
-
-
-def partition_text(value: object) -> str | None:
-    """Return a partition value as the Delta protocol serializes it."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _folder(name: str, value: str | None) -> str:

@@ -27,7 +27,7 @@ from snapshot.schema.arrow_types import types_within
 from snapshot.schema.map_keys import refuse_repeated_keys
 from snapshot.schema.nested_nulls import refuse_nested_nulls
 from snapshot.schema.spec import ROWKIND_FIELD, TableSpec
-from snapshot.schema.system_columns import SEQ, conform, relabelled, with_kind
+from snapshot.schema.system_columns import SEQ, conform, kind_column, relabelled, with_kind
 from snapshot.staging.changelog_lookup import Lookup
 from snapshot.staging.parquet_writer import (
     DAYS,
@@ -251,7 +251,7 @@ class Stager:
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with its row kinds, after checking these, its NOT NULL columns and its partition values."""
         if self.spec.has_key and KIND not in batch.schema.names:
-            upserts = pa.repeat(pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), batch.num_rows)
+            upserts = kind_column(RowKind.UPDATE_AFTER, batch.num_rows)
             batch = batch.append_column(KIND, upserts)
         elif self.spec.has_key:
             refuse_rejected(batch.column(batch.schema.get_field_index(KIND)))
@@ -387,7 +387,7 @@ class Stager:
 
 def inserts(rows: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
     """Return rows of an append table as changes: the table's columns, then ``_kind``."""
-    kinds = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), rows.num_rows)
+    kinds = kind_column(RowKind.INSERT, rows.num_rows)
     return pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=with_kind(spec.arrow))
 
 

@@ -20,7 +20,7 @@ from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.adapter import fit
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import BUCKET, with_kind
+from snapshot.schema.system_columns import BUCKET, kind_column, with_kind
 from snapshot.staging.parquet_writer import bucket_in, is_tombstones
 from snapshot.storage import Storage, storage_errors
 from snapshot.store.commit import as_snapshot
@@ -212,7 +212,7 @@ class SnapshotChanges:
             kinds = batch.column(KIND)
         else:
             kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
-            kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
+            kinds = kind_column(kind, batch.num_rows)
         named = fit(batch, self.columns)
         return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
 

@@ -20,7 +20,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.records import CommitId, Snapshot
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import BUCKET, SEQ, conform
+from snapshot.schema.system_columns import BUCKET, SEQ, conform, kind_column
 from snapshot.staging.file_rewriter import Act
 from snapshot.staging.stage import OUTSIDE, StagedFile, Stager, change_file_schema
 from snapshot.store.changes import SnapshotChanges
@@ -310,7 +310,7 @@ def _as_changes(
 ) -> pa.RecordBatch:
     """Return rows as changes of one kind, numbered from ``first``; columns that are not given are NULL."""
     system = {
-        KIND: pa.repeat(pa.scalar(int(kind), pa.int8()), rows),
+        KIND: kind_column(kind, rows),
         SEQ: pa.array(np.arange(first, first + rows, dtype=np.int64)),
     }
     given = {**columns, **system}

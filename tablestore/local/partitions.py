@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from snapshot.delta.entries import partition_text
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.system_columns import grouped
-from snapshot.staging.parquet_writer import partition_text
 
 
 def distinct_rows(

@@ -14,7 +14,7 @@ from snapshot.merge.predicate import Predicate
 from snapshot.records import Snapshot, Split
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema.physical_names import without_dropped
-from snapshot.schema.system_columns import conform, stamped
+from snapshot.schema.system_columns import conform, kind_column, stamped
 from snapshot.storage import Storage
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class InitialSplit:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
         for batch in self.rows.read():
-            kind = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
+            kind = kind_column(RowKind.INSERT, batch.num_rows)
             yield stamped(batch.append_column(KIND, kind), self.snapshot.id, self.snapshot.timestamp_ms)
 
 

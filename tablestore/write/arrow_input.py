@@ -14,7 +14,7 @@ from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, SIGNS, RowKind
 from snapshot.schema.defaults import filled
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform, kind_column
 from snapshot.staging.stage import UNKNOWN_KIND, UNKNOWN_SIGN, change_file_schema
 
 _CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
@@ -41,7 +41,7 @@ def prepare_batches(
         }
         keep = None
         if spec.has_key:
-            columns[KIND] = pa.repeat(pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), batch.num_rows)
+            columns[KIND] = kind_column(RowKind.UPDATE_AFTER, batch.num_rows)
             columns[SEQ] = pa.array(np.arange(row, row + batch.num_rows))
             marks = marks_in(batch.schema.names, spec)
             if marks is not None:

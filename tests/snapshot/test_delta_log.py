@@ -14,10 +14,10 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
+from snapshot.delta.entries import partition_text
 from snapshot.delta.log import DataFile, DeltaLog
 from snapshot.delta.native_errors import delta_errors
 from snapshot.errors import ConflictError, CorruptedError, InvalidInputError, NotFoundError
-from snapshot.staging.parquet_writer import partition_text
 from snapshot.storage import Storage
 from snapshot.store.garbage import entries_below
 from tests.harness.faults import failing
