@@ -37,5 +37,8 @@ TRUNCATE: Final = 4
 CHANGE_TYPE_NAMES: tuple[str, str, str, str] = ("insert", "update_preimage", "update_postimage", "delete")
 """The ``_change_type`` of each row kind, indexed by its number."""
 
+ADDED: Final = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
+"""The ``_change_type`` of rows that come with a change; rows of the other kinds go."""
+
 SIGNS: tuple[str, str, str, str] = ("+I", "-U", "+U", "-D")
 """Flink's short names of the row kinds, in the same order."""

@@ -1,4 +1,4 @@
-"""A changelog of the records of each key, kept in Spark's state store.
+"""A changelog of the records of each key, kept in Spark's state store, and the signs of changes.
 
 The input is what SQL has already reduced to one row per key and micro-batch: the groups of an aggregate, or the changes
 of a table whose log shows only committed snapshots. Logs and topics with repeats go through ``tablestore/normalize``.
@@ -13,17 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType, StructType
 
 from snapshot.quoting import backquoted
-from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.row_kind import ADDED, CHANGE_TYPE, RowKind
 from snapshot.schema.spark_types import types_in
 from snapshot.schema.system_columns import SEQ
 
+SIGN: Final = "_sign"
+"""Name of the column with 1 for a row that is added, -1 for one that is retracted."""
 _PAIR, _DELETED = "pair", "deleted"
+
+
+def signed(changes: DataFrame) -> DataFrame:
+    """Return changes with `SIGN`."""
+    return changes.withColumn(
+        SIGN, F.when(F.col(CHANGE_TYPE).isin(*ADDED), F.lit(1)).otherwise(F.lit(-1)).cast("bigint")
+    )
 
 
 def _numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:

@@ -15,9 +15,9 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.storage import Storage
 from tablestore.normalize import segments
 from tablestore.normalize.segments import HASH
+from tablestore.spark.changelog import SIGN
 from tablestore.sql.operators import row_multiset
 from tablestore.sql.operators.row_join import JoinSide, RowJoin
-from tablestore.sql.operators.row_multiset import SIGN
 from tablestore.sql.operators.stateful import Task
 from tests.sql.changes import SIGNS
 

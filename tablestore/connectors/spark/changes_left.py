@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
-from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.row_kind import ADDED, CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import holds_map
 
@@ -35,7 +35,7 @@ def left_of(changes: DataFrame, metadata: Sequence[str]) -> DataFrame:
                 "without a PRIMARY KEY. Declare PRIMARY KEY (...) NOT ENFORCED, or read the table as a stream."
             )
             raise InvalidInputError(msg)
-    is_added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
+    is_added = F.col(CHANGE_TYPE).isin(*ADDED)
     shown = F.struct(*[F.col(backquoted(name)).alias(f"m{n}") for n, name in enumerate(metadata)], F.lit(1).alias("is"))
     rows = changes.groupBy(*(F.col(backquoted(name)) for name in row)).agg(
         F.sum(F.when(is_added, 1).otherwise(-1)).alias(_COPIES),

@@ -16,7 +16,7 @@ from log_system.kafka.client.messages import Records, Wanted, joined, newest
 from log_system.kafka.client.range_reader import read_records
 from snapshot.errors import DataLostError, NotFoundError
 from snapshot.merge.deduplicate import last_records
-from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.row_kind import ADDED, CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ, renumbered
 from tablestore.connectors.kafka.message_codec import MessageDecoder
 from tablestore.connectors.kafka.scan_planner import Scan
@@ -26,7 +26,6 @@ from tablestore.connectors.table import KafkaTable
 _HELD_RECORDS = 300_000
 _HELD_BYTES = 64 << 20
 _DECODED_RECORDS = 20_000
-_ADDED = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
 
 
 @dataclass
@@ -108,7 +107,7 @@ def read_final(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> I
     wanted = [*columns, *(name for name in key if name not in columns)]
     # The rows of one message have the same offset.
     for batch in last_records(key, renumbered(read_rows(table, part, wanted))):
-        yield batch.filter(pc.is_in(batch.column(CHANGE_TYPE), value_set=pa.array(_ADDED)))
+        yield batch.filter(pc.is_in(batch.column(CHANGE_TYPE), value_set=pa.array(ADDED)))
 
 
 def _last_rows(decoder: MessageDecoder, batches: Iterable[Records], part: FetchRange) -> Iterator[pa.RecordBatch]:

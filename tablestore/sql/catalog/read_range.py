@@ -12,7 +12,7 @@ from pyspark.sql.types import MapType
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
-from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.row_kind import ADDED, CHANGE_TYPE, RowKind
 from snapshot.schema.spark_types import types_in
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from snapshot.store.changes import MAINTENANCE
@@ -116,8 +116,7 @@ class ReadRange:
             # Of the two rows of an update, the name of the new one sorts first.
             newest = Window.partitionBy(*columns).orderBy(F.col(COMMIT_VERSION).desc(), F.col(CHANGE_TYPE))
             changes = changes.withColumn(SEQ, F.row_number().over(newest)).where(F.col(SEQ) == 1)
-        stays = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-        return changes.where(F.col(CHANGE_TYPE).isin(*stays)).select(*map(backquoted, table.schema.names))
+        return changes.where(F.col(CHANGE_TYPE).isin(*ADDED)).select(*map(backquoted, table.schema.names))
 
 
 def rows_then_changes(table: TableStore, first: int, last: int | str | None = None) -> DataFrame:

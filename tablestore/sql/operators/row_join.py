@@ -17,7 +17,8 @@ from snapshot.quoting import quoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.normalize.segments import HASH
-from tablestore.sql.operators.row_multiset import COUNT, SIGN, Hashes, as_changes, query
+from tablestore.spark.changelog import SIGN
+from tablestore.sql.operators.row_multiset import COUNT, Hashes, as_changes, query
 from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
 
 _IS_LEFT: Final = "_is_left"

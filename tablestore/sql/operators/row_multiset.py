@@ -24,8 +24,6 @@ from snapshot.storage import Storage
 from tablestore.normalize.segments import HASH, REMEDY, Segment, SegmentedState, in_steps
 
 COUNT: Final = "_count"
-SIGN: Final = "_sign"
-"""Name of the column with 1 for an added row, -1 for a retracted one."""
 _BATCH_ROWS: Final = 131_072
 
 Hashes = npt.NDArray[np.int64]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from snapshot.quoting import quoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.normalize.segments import HASH
+from tablestore.spark.changelog import SIGN, signed
 from tablestore.sql.operators.group_places import RANK, Places, change_places
-from tablestore.sql.operators.row_multiset import COUNT, SIGN, as_changes
+from tablestore.sql.operators.row_multiset import COUNT, as_changes
 from tablestore.sql.operators.stateful import StatefulStep, StatePlace, Task, run_in_buckets
-
-_ADDED: Final = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
 
 
 def top_n(
@@ -39,8 +36,7 @@ def top_n(
         The outputs, ``_rank`` if ``places.ranked``, ``_change_type``, and ``_seq``, which is higher in later changes of
         a key. Of each key, a micro-batch has at most one row that goes and one that comes.
     """
-    sign = F.when(F.col(CHANGE_TYPE).isin(*_ADDED), F.lit(1)).otherwise(F.lit(-1)).cast("bigint")
-    rows = changes.withColumn(SIGN, sign).drop(CHANGE_TYPE)
+    rows = signed(changes).drop(CHANGE_TYPE)
     columns = [field for field in rows.schema if field.name != SIGN]
     rank = [StructField(RANK, LongType())] if places.ranked else []
     own = [*rank, StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())]

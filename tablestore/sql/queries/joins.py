@@ -17,14 +17,14 @@ from sqlglot import exp
 
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
-from tablestore.spark.changelog import holds_map
+from tablestore.spark.changelog import holds_map, signed
 from tablestore.sql.operators.held_types import is_held
 from tablestore.sql.operators.row_join import JoinSide, row_join
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.qualify import conjuncts, named_table, output_names
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Relation, of_changes, signed, tidied
+from tablestore.sql.queries.relation import Relation, of_changes, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
 Names = Collection[tuple[str, str] | None]

@@ -20,8 +20,7 @@ from pyspark.sql.types import StructType
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.spark.changelog import changelog
-from tablestore.sql.operators.row_multiset import SIGN
+from tablestore.spark.changelog import SIGN, changelog, signed
 
 _NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
 _SIGN_OTHER, _NET_OTHER = "_sign_other", "_net_other"
@@ -248,12 +247,6 @@ def union(first: Relation, second: Relation) -> Relation:
         since=first.since or second.since,
         blind=first.blind or second.blind,
     )
-
-
-def signed(changes: DataFrame) -> DataFrame:
-    """Return changes with their sign: 1 for a row that is added, -1 for one that is retracted."""
-    added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-    return changes.withColumn(SIGN, F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint"))
 
 
 def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -16,13 +16,11 @@ from pyspark.sql.types import DataType, DecimalType, IntegralType, LongType, Str
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.spark.changelog import changelog
+from tablestore.spark.changelog import SIGN, changelog, signed
 from tablestore.sql.operators.extremes import Extreme, with_extremes
 from tablestore.sql.operators.held_types import is_ordered
-from tablestore.sql.operators.row_multiset import SIGN
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError
-from tablestore.sql.queries.relation import signed
 from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
 
 LIVE = "_live"

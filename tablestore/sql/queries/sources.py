@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
-from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.row_kind import ADDED, CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.connectors.option_names import Connector
 from tablestore.spark.changelog import changelog
@@ -131,8 +131,7 @@ def _added(changes: DataFrame, name: str, *, replaces: bool) -> DataFrame:
     ``replaces``, rows that replace others are further rows, and deleted rows are ignored.
     """
     if replaces:
-        written = (RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-        return changes.where(F.col(CHANGE_TYPE).isin(*written)).drop(CHANGE_TYPE)
+        return changes.where(F.col(CHANGE_TYPE).isin(*ADDED)).drop(CHANGE_TYPE)
     msg = (
         f"table '{name}' has no PRIMARY KEY, so this query expects rows to be inserted only, but rows were deleted or "
         "updated. Restart the query (DROP and CREATE the table it goes into, or SET 'pipeline.name'), give the table a "
