@@ -238,9 +238,10 @@ def _without_null_keys(tree: exp.Select, parts: Parts) -> exp.Select:
     Spark's FULL JOIN of streams takes two keys that are NULL for equal. In other joins it filters these rows before.
     """
     endless = {id(each.place) for each in parts.endless}
-    if not any(join.side == "FULL" and id(join.this) in endless for join in tree.args.get("joins") or []):
+    joins = tree.args.get("joins") or []
+    numbers = [n for n, join in enumerate(joins) if join.side == "FULL" and id(join.this) in endless]
+    if not numbers:
         return tree
-    numbers = [n for n, join in enumerate(tree.args["joins"]) if join.side == "FULL" and id(join.this) in endless]
     made = tree.copy()
     for number in numbers:
         join = made.args["joins"][number]

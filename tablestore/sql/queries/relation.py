@@ -107,15 +107,18 @@ class Relation:
 
     def renamed(self, names: Sequence[str]) -> Relation:
         """Return the relation with other column names."""
-        make, ordered, latest, every, given = self.changelog, self.ordered, self.latest, self.every, tuple(names)
+
+        def named(make: Callable[[], DataFrame] | None) -> Callable[[], DataFrame] | None:
+            return None if make is None else lambda: _named(make(), names)
+
         return replace(
             self,
-            names=given,
-            rows=None if self.rows is None else self.rows.toDF(*given),
-            changelog=None if make is None else lambda: _named(make(), given),
-            ordered=None if ordered is None else lambda: _named(ordered(), given),
-            latest=None if latest is None else lambda: _named(latest(), given),
-            every=None if every is None else lambda: _named(every(), given),
+            names=tuple(names),
+            rows=None if self.rows is None else self.rows.toDF(*names),
+            changelog=named(self.changelog),
+            ordered=named(self.ordered),
+            latest=named(self.latest),
+            every=named(self.every),
         )
 
 
@@ -256,7 +259,7 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
         changes: changes with, per key and micro-batch, at most one retracted row and one added row.
         key: names of the key columns.
     """
-    rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)) if key else Window.partitionBy(F.lit(1))
+    rows = _rows_of(key)
     both = F.col(_LEAST) < F.col(_MOST)
     kind = (
         F.when((F.col(SIGN) > 0) & both, RowKind.UPDATE_AFTER.change_type)
@@ -270,8 +273,7 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
 
 def retracted_first(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return changes with the retracted rows of each key before those that are added."""
-    rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key))
-    return _retracted_first(signed(changes), rows).drop(SIGN)
+    return _retracted_first(signed(changes), _rows_of(key)).drop(SIGN)
 
 
 def _retracted_first(changes: DataFrame, rows: WindowSpec) -> DataFrame:
@@ -283,7 +285,7 @@ def _retracted_first(changes: DataFrame, rows: WindowSpec) -> DataFrame:
 
 def last_of(changes: DataFrame, key: Sequence[str], order: Column) -> DataFrame:
     """Return the last change of each key in a micro-batch."""
-    rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)).orderBy(order.desc())
+    rows = _rows_of(key).orderBy(order.desc())
     return changes.withColumn(_COPY, F.row_number().over(rows)).where(F.col(_COPY) == 1).drop(_COPY)
 
 
@@ -295,12 +297,16 @@ def first_and_last_of(changes: DataFrame, key: Sequence[str], order: Column) -> 
         key: names of the key columns.
         order: order of the changes of a key; an update's two rows may have the same value.
     """
-    columns = [F.col(backquoted(name)) for name in key]
-    ahead = Window.partitionBy(*columns).orderBy(order, F.col(SIGN))
-    back = Window.partitionBy(*columns).orderBy(order.desc(), F.col(SIGN).desc())
+    ahead = _rows_of(key).orderBy(order, F.col(SIGN))
+    back = _rows_of(key).orderBy(order.desc(), F.col(SIGN).desc())
     ranked = signed(changes).withColumn(_LEAST, F.row_number().over(ahead)).withColumn(_MOST, F.row_number().over(back))
     ends = [(F.col(_LEAST) == 1) & (F.col(SIGN) < 0), (F.col(_MOST) == 1) & (F.col(SIGN) > 0)]
     return tidied(ranked.where(reduce(Column.__or__, ends)).drop(_LEAST, _MOST, SIGN), key)
+
+
+def _rows_of(key: Sequence[str]) -> WindowSpec:
+    """Return the window of the rows of a key; without columns, of all rows."""
+    return Window.partitionBy(*(F.col(backquoted(name)) for name in key)) if key else Window.partitionBy(F.lit(1))
 
 
 def _named(frame: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -9,6 +9,7 @@ This module works on SQL trees alone; ``signed_groups.py`` builds the frames.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -43,7 +44,13 @@ class Sum(StrEnum):
         return self in {Sum.MIN, Sum.MAX}
 
 
-_SUMS: Final = {exp.Count: Sum.COUNT, exp.Sum: Sum.SUM, exp.Avg: Sum.AVG, exp.Min: Sum.MIN, exp.Max: Sum.MAX}
+_SUMS: Final[Mapping[type[exp.Expr], Sum]] = {
+    exp.Count: Sum.COUNT,
+    exp.Sum: Sum.SUM,
+    exp.Avg: Sum.AVG,
+    exp.Min: Sum.MIN,
+    exp.Max: Sum.MAX,
+}
 
 _WHY: Final = (
     "is not supported in a continuous query over rows that change; COUNT, SUM, AVG, MIN and MAX are, of DISTINCT "
@@ -117,7 +124,7 @@ def retract(select: exp.Select) -> RetractableQuery:
 
 def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -> Aggregate:
     condition, inside = condition_of(node)
-    kind = next((found for each, found in _SUMS.items() if type(inside) is each), None)
+    kind = _SUMS.get(type(inside))
     if kind is None:
         if isinstance(inside, exp.First | exp.Last | exp.FirstValue | exp.LastValue | exp.AnyValue):
             why = f"rows that change come in no order by which a first or last one is known; ORDER them: {ONE_ROW}"
