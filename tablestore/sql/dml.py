@@ -21,11 +21,11 @@ from tablestore.dml.merge_clauses import Action, Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import BOOLEAN
-from tablestore.sql.catalog.binding import connector_of, partition_values, stored_columns
+from tablestore.sql.catalog.binding import connector_of, expression_of, partition_values, stored_columns
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
-from tablestore.sql.catalog.table_frames import expression_in_spark, parsed_expression
+from tablestore.sql.catalog.table_frames import expression_in_spark
 from tablestore.sql.catalog.table_references import missing_reason
 from tablestore.sql.inserted_rows import aligned, goes_into
 from tablestore.sql.inserts import inserted_columns, refuse_hints, with_partition
@@ -327,7 +327,7 @@ class _Names:
             return _column(target, node.parts)
 
         computed = {
-            column.name.lower(): exp.paren(parsed_expression(column.expression).transform(qualified), copy=False)
+            column.name.lower(): exp.paren(expression_of(column).transform(qualified), copy=False)
             for column in made.columns
             if isinstance(column, ComputedColumn)
         }

@@ -78,6 +78,15 @@ def test_an_old_snapshot_has_its_own_order_of_columns(catalog: Catalog) -> None:
     assert rows(catalog, f"SELECT * FROM s /*+ OPTIONS({own}) */") == [(1, "a", 2)]
 
 
+def test_an_old_snapshot_has_what_is_computed_from_fields_of_rows(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE s (r ROW<f INT>, c AS r.f + 1); INSERT INTO s VALUES (ROW(1))")
+    table = catalog.table("s")
+    assert isinstance(table, TableStore)
+    first = now(table)
+    catalog.sql("ALTER TABLE s ADD n INT")
+    assert rows(catalog, f"SELECT c FROM s FOR SYSTEM_TIME AS OF {first}") == [(2,)]
+
+
 def test_the_newest_partition_is_that_of_the_time(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE p (k INT, day STRING) PARTITIONED BY (day); INSERT INTO p VALUES (1, 'a'), (2, 'b')")
     table = catalog.table("p")

@@ -300,10 +300,15 @@ def is_proctime_column(column: ComputedColumn) -> bool:
     return column.expression.upper().replace(" ", "") == f"{PROCTIME}()"
 
 
+def expression_of(column: ComputedColumn) -> exp.Expr:
+    """Return the expression of a computed column."""
+    expression: exp.Expr = parse_query(f"SELECT {column.expression}").tree.expressions[0]
+    return expression
+
+
 def columns_of(column: ComputedColumn) -> list[str]:
     """Return the names of the columns that a computed column is computed from."""
-    tree = parse_query(f"SELECT {column.expression}").tree
-    found = tree.find_all(exp.Column)
+    found = expression_of(column).find_all(exp.Column)
     return [each.parts[0].name for each in found if not (is_map(each.parent) and each.arg_key == "this")]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
@@ -26,8 +26,10 @@ from tablestore.sql.catalog.binding import (
     Columns,
     check_sink,
     client_options,
+    columns_of,
     connector_of,
     connector_options,
+    expression_of,
     generated,
     insertable_columns,
     is_changelog,
@@ -40,7 +42,6 @@ from tablestore.sql.datagen.options import NUMBER_OF_ROWS, Generated
 from tablestore.sql.datagen.rows import bounded_rows, endless_rows
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
-from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, PhysicalColumn
 
 _CHANGES: Final = (StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType()))
@@ -108,7 +109,7 @@ class ConnectorTable:
         schema = StructType([*self.schema.fields, *changes])
         expression = None
         if isinstance(computed, ComputedColumn):
-            columns, tree = self._scope.spark.createDataFrame([], schema), parsed_expression(computed.expression)
+            columns, tree = self._scope.spark.createDataFrame([], schema), expression_of(computed)
             expression = Computed(expression_in_spark(tree, columns), expression_in_spark(tree, columns, of=MESSAGE))
         frame = read_with_watermark(
             self._scope.spark,
@@ -217,7 +218,7 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
     """
     declared = {column.name for column in made.columns}
     columns = [
-        F.expr(expression_in_spark(parsed_expression(column.expression), frame)).alias(column.name)
+        _computed(column, frame)
         if isinstance(column, ComputedColumn) and column.name not in known
         else F.col(backquoted(column.name))
         for column in made.columns
@@ -235,19 +236,14 @@ def with_computed_then(frame: DataFrame, made: CreateTable) -> DataFrame:
     possible = [
         column
         for column in computed
-        if column.name.lower() not in there
-        and all(each.name.lower() in there for each in parsed_expression(column.expression).find_all(exp.Column))
+        if column.name.lower() not in there and all(each.lower() in there for each in columns_of(column))
     ]
-    added = [
-        F.expr(expression_in_spark(parsed_expression(each.expression), frame)).alias(each.name) for each in possible
-    ]
-    return frame.select("*", *added)
+    return frame.select("*", *(_computed(column, frame) for column in possible))
 
 
-def parsed_expression(text: str) -> exp.Expr:
-    """Return the expression of a computed column."""
-    expression: exp.Expr = parse_query(f"SELECT {text}").tree.expressions[0]
-    return expression
+def _computed(column: ComputedColumn, frame: DataFrame) -> Column:
+    """Return a computed column over a frame."""
+    return F.expr(expression_in_spark(expression_of(column), frame)).alias(column.name)
 
 
 def expression_in_spark(tree: exp.Expr, frame: DataFrame, *, of: str = "") -> str:

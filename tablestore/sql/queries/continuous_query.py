@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
-from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.binding import connector_of, expression_of
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import timed_rows
@@ -33,7 +33,6 @@ from tablestore.sql.catalog.table_references import (
 )
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
-from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.qualify import join_by_where, join_subqueries, named_table
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
@@ -452,7 +451,7 @@ def _check_definition(scope: Scope, name: str) -> None:
     if isinstance(made, CreateTable):
         for column in made.columns:
             if isinstance(column, ComputedColumn):
-                check_same_if_repeated(parse_query(f"SELECT {column.expression}").tree)
+                check_same_if_repeated(expression_of(column))
         return
     with within_view(made):
         check_same_if_repeated(made.query.tree)

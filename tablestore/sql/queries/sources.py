@@ -14,12 +14,11 @@ from snapshot.row_kind import ADDED, CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.connectors.option_names import Connector
 from tablestore.spark.changelog import changelog
-from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, generated, is_changelog, name_of
+from tablestore.sql.catalog.binding import ADDS_REPLACED, connector_of, expression_of, generated, is_changelog, name_of
 from tablestore.sql.catalog.hints import BOUNDED, adds_replaced, since, stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, GeneratedTable, timed_rows, with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
-from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 from tablestore.sql.queries.batch_query import DEPTH_MAX, batch_table, open_table, within_view
 from tablestore.sql.queries.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
@@ -163,7 +162,7 @@ def _changes_of(table: TableStore, options: Mapping[str, Any], *, late: bool) ->
 def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
     names = [column.name for column in made.columns]
     computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
-    momentary = frozenset(each.name for each in computed if is_momentary(parse_query(f"SELECT {each.expression}").tree))
+    momentary = frozenset(each.name for each in computed if is_momentary(expression_of(each)))
     found = of_changes(changes, [names.index(name) for name in made.primary_key])
     return replace(found, momentary=momentary)
 
