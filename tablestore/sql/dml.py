@@ -65,17 +65,17 @@ def run_verb(scope: Scope, statement: Verb) -> Result:
     """
     match statement:
         case Delete():
-            table = _store_table(scope, statement.name, statement)
+            table, definition = _store_table(scope, statement.name, statement)
             on = empty(scope.spark, table.schema)
-            made = table.delete(_condition(statement.where, _own(scope, statement), on))
+            made = table.delete(_condition(statement.where, _own(definition, statement), on))
         case Update():
-            table = _store_table(scope, statement.name, statement)
+            table, definition = _store_table(scope, statement.name, statement)
             on = empty(scope.spark, table.schema)
-            names = _own(scope, statement)
+            names = _own(definition, statement)
             values = _values(statement.assignments, table.schema, on, names, statement.name)
             made = table.update(_condition(statement.where, names, on), values)
         case Truncate():
-            made = _store_table(scope, statement.name, statement).truncate()
+            made = _store_table(scope, statement.name, statement)[0].truncate()
         case DropPartitions():
             made = _drop_partitions(scope, statement)
         case Overwrite():
@@ -97,7 +97,9 @@ def show_partitions(scope: Scope, shown: ShowPartitions) -> Result:
     if not isinstance(table, TableStore) or not names:
         msg = f"SHOW PARTITIONS: table '{shown.name}' is not partitioned: it has no PARTITIONED BY."
         raise InvalidInputError(msg)
-    wanted = _in_partition(_partition_values(scope, table, shown.name, shown.partition))
+    made = scope.definition(shown.name).made
+    assert isinstance(made, CreateTable), "a store table is one"
+    wanted = _in_partition(_partition_values(scope, table, made, shown.partition))
     columns = [F.col(backquoted(name)) for name in names]
     texts = [F.coalesce(column.cast("string"), F.lit("NULL")) for column in columns]
     named = F.concat_ws("/", *(F.concat(F.lit(f"{name}="), text) for name, text in zip(names, texts, strict=True)))
@@ -109,8 +111,8 @@ def _told(made: Snapshot | None) -> str:
     return "nothing to change" if made is None else f"{counted(made.rows, 'change')}, snapshot {made.id}"
 
 
-def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
-    """Open the store table that a statement changes.
+def _store_table(scope: Scope, name: str, statement: Verb) -> tuple[TableStore, CreateTable]:
+    """Open the store table that a statement changes, and return it with its definition.
 
     Raises:
         NotFoundError: there is no table of that name.
@@ -126,7 +128,7 @@ def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
         raise error_at(statement.place.source, statement.place.start, statement.place.end, reason)
     table = open_table(scope, name)
     assert isinstance(table, TableStore)
-    return table
+    return table, made
 
 
 def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None:
@@ -138,10 +140,10 @@ def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None
     """
     if statement.if_exists and scope.find(statement.name, stored=False) is None:
         return None
-    table = _store_table(scope, statement.name, statement)
+    table, definition = _store_table(scope, statement.name, statement)
     where = F.lit(False)
     for partition in statement.partitions:
-        where = where | _in_partition(_partition_values(scope, table, statement.name, partition))
+        where = where | _in_partition(_partition_values(scope, table, definition, partition))
     made = table.delete(where)
     if made is None and not statement.if_there:
         columns = ", ".join(name for name, _ in statement.partitions[0])
@@ -153,7 +155,7 @@ def _drop_partitions(scope: Scope, statement: DropPartitions) -> Snapshot | None
     return made
 
 
-def _partition_values(scope: Scope, table: TableStore, name: str, fixed: Assignments) -> dict[str, Column]:
+def _partition_values(scope: Scope, table: TableStore, made: CreateTable, fixed: Assignments) -> dict[str, Column]:
     """Return the values of partition columns, cast to their types.
 
     Raises:
@@ -161,11 +163,10 @@ def _partition_values(scope: Scope, table: TableStore, name: str, fixed: Assignm
     """
     unknown = [column for column, _ in fixed if column not in table.partition_by]
     if unknown:
-        msg = f"table '{name}': {unknown} are not partition columns; it has {list(table.partition_by)}."
+        msg = f"table '{made.name}': {unknown} are not partition columns; it has {list(table.partition_by)}."
         raise InvalidInputError(msg)
-    made = scope.definition(name).made
-    assert isinstance(made, CreateTable), "a store table is one"
-    literals = _values(partition_values(made, fixed), table.schema, empty(scope.spark, StructType()), _Names(), name)
+    on = empty(scope.spark, StructType())
+    literals = _values(partition_values(made, fixed), table.schema, on, _Names(), made.name)
     return {
         column: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[column].dataType)
         for column, value in literals.items()
@@ -199,11 +200,9 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     dynamic = hints.pop(_DYNAMIC, None)
     if statement.hints:
         refuse_hints(scope, f"INSERT OVERWRITE '{statement.target}'", tuple(hints.items()))
-    table = _store_table(scope, statement.target, statement)
-    made = scope.definition(statement.target).made
-    assert isinstance(made, CreateTable)
+    table, made = _store_table(scope, statement.target, statement)
     fixed = tuple((name, value) for name, value in statement.partition if value is not None)
-    values = _partition_values(scope, table, made.name, fixed)
+    values = _partition_values(scope, table, made, fixed)
     written = with_partition(made, statement)
     columns = inserted_columns(made, written)
     frame = aligned(Plan(batch_frame(scope, written.query)), made, columns, scope.settings.enforcers)
@@ -216,13 +215,13 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
 
 
 def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
-    table = _store_table(scope, statement.name, statement)
+    table, made = _store_table(scope, statement.name, statement)
     query = statement.source
     if isinstance(query, str) and (missing := missing_reason(scope, query)):
         msg = f"MERGE INTO '{statement.name}' USING: {missing}"
         raise NotFoundError(msg)
     source = batch_frame(scope, parse_query(f"SELECT * FROM {backquoted(query)}") if isinstance(query, str) else query)
-    names = _Names.of(scope, statement.name, statement.alias, TARGET)
+    names = _Names.of(made, statement.alias, TARGET)
     if statement.source_alias:
         names = replace(names, qualifiers={**names.qualifiers, statement.source_alias.lower(): SOURCE})
     here, there = empty(scope.spark, table.schema).alias(TARGET), empty(scope.spark, source.schema).alias(SOURCE)
@@ -255,9 +254,9 @@ def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: _Name
     return Clause(match, Action(clause.action.value.lower()), condition, values)
 
 
-def _own(scope: Scope, statement: Delete | Update) -> _Names:
+def _own(made: CreateTable, statement: Delete | Update) -> _Names:
     """Return names without qualifiers: the only table is the statement's own."""
-    return _Names.of(scope, statement.name, statement.alias, "")
+    return _Names.of(made, statement.alias, "")
 
 
 def _condition(where: Expression | None, names: _Names, on: DataFrame) -> str:
@@ -315,10 +314,8 @@ class _Names:
     computed: Mapping[str, exp.Expr] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, scope: Scope, table: str, alias: str | None, target: str) -> _Names:
+    def of(cls, made: CreateTable, alias: str, target: str) -> _Names:
         """Return the names of a store table, whose columns are qualified by ``target``."""
-        made = scope.definition(table).made
-        assert isinstance(made, CreateTable)
         stored = {column.name.lower() for column in stored_columns(made)}
 
         def qualified(node: exp.Expr) -> exp.Expr:
@@ -331,7 +328,7 @@ class _Names:
             for column in made.columns
             if isinstance(column, ComputedColumn)
         }
-        return cls({table.lower(): target, (alias or table).lower(): target}, target, computed)
+        return cls({made.name.lower(): target, (alias or made.name).lower(): target}, target, computed)
 
     def resolved(self, node: exp.Expr, there: Collection[str]) -> exp.Expr:
         """Return a column with the qualifier it has in Spark, and a computed one as its expression.
