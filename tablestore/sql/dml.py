@@ -17,7 +17,7 @@ from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
 from snapshot.schema.spark_types import as_nullable, can_widen
 from tablestore.dml.conditions import empty, evaluated
-from tablestore.dml.merge_clauses import Action, Clause, Match
+from tablestore.dml.merge_clauses import Clause, Match
 from tablestore.dml.merge_join import SOURCE, TARGET
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import BOOLEAN
@@ -38,7 +38,6 @@ from tablestore.sql.parser.statements import (
     Delete,
     DropPartitions,
     Expression,
-    Matching,
     Merge,
     MergeClause,
     Overwrite,
@@ -226,20 +225,15 @@ def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
         names = replace(names, qualifiers={**names.qualifiers, statement.source_alias.lower(): SOURCE})
     here, there = empty(scope.spark, table.schema).alias(TARGET), empty(scope.spark, source.schema).alias(SOURCE)
     sides = {
-        Matching.MATCHED: here.crossJoin(there),
-        Matching.NOT_MATCHED: there,
-        Matching.NOT_MATCHED_BY_SOURCE: here,
+        Match.MATCHED: here.crossJoin(there),
+        Match.NOT_MATCHED: there,
+        Match.NOT_MATCHED_BY_SOURCE: here,
     }
     clauses = [_clause(each, table.schema, sides[each.match], names, statement.name) for each in statement.clauses]
-    return table.merge(source, _said(statement.on, names, sides[Matching.MATCHED]), clauses)
+    return table.merge(source, _said(statement.on, names, sides[Match.MATCHED]), clauses)
 
 
 def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: _Names, table: str) -> Clause:
-    match = {
-        Matching.MATCHED: Match.MATCHED,
-        Matching.NOT_MATCHED: Match.NOT_MATCHED,
-        Matching.NOT_MATCHED_BY_SOURCE: Match.NOT_MATCHED_BY_SOURCE,
-    }[clause.match]
     condition = None if clause.condition is None else _said(clause.condition, names, on)
     assignments = clause.assignments
     if clause.values:
@@ -251,7 +245,7 @@ def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: _Name
             raise InvalidInputError(msg)
         assignments = tuple(zip(schema.names, clause.values, strict=True))
     values = _values(assignments, schema, on, names, table) if assignments else None
-    return Clause(match, Action(clause.action.value.lower()), condition, values)
+    return Clause(clause.match, clause.action, condition, values)
 
 
 def _own(made: CreateTable, statement: Delete | Update) -> _Names:

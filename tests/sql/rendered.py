@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from snapshot.quoting import backquoted, text_literal
+from tablestore.dml.merge_clauses import Action
 from tablestore.sql.parser.procedures import Call, Constant
 from tablestore.sql.parser.render import (
     column_text,
@@ -26,7 +27,6 @@ from tablestore.sql.parser.statements import (
     ColumnPosition,
     Delete,
     Describe,
-    Doing,
     Drop,
     DropPartitions,
     Explain,
@@ -184,15 +184,15 @@ def _(merge: Merge) -> str:
 
 def _clause(clause: MergeClause) -> str:
     condition = "" if clause.condition is None else f" AND {clause.condition.text}"
-    done = clause.action.value
-    if clause.action is Doing.UPDATE:
+    done = clause.action.upper()
+    if clause.action is Action.UPDATE:
         done += f" SET {_assigned(clause.assignments) or '*'}"
-    elif clause.action is Doing.INSERT:
+    elif clause.action is Action.INSERT:
         values = ", ".join(value.text for _, value in clause.assignments)
         names = names_text(name for name, _ in clause.assignments)
         done += f" ({names}) VALUES ({values})" if clause.assignments else "" if clause.values else " *"
         done += f" VALUES ({', '.join(value.text for value in clause.values)})" if clause.values else ""
-    return f"WHEN {clause.match}{condition} THEN {done}"
+    return f"{clause.match.upper()}{condition} THEN {done}"
 
 
 @render.register

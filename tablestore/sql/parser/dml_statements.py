@@ -8,14 +8,13 @@ from typing import Final
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from tablestore.dml.merge_clauses import Action, Match
 from tablestore.sql.parser.ddl_statements import DdlReader
 from tablestore.sql.parser.statements import (
     Assignments,
     Delete,
-    Doing,
     DropPartitions,
     Expression,
-    Matching,
     Merge,
     MergeClause,
     Overwrite,
@@ -147,35 +146,35 @@ class VerbReader(DdlReader):
         return Query(text, tree)
 
     def _clause(self) -> MergeClause:
-        match = Matching.MATCHED
+        match = Match.MATCHED
         if self._take("NOT", "MATCHED"):
-            match = Matching.NOT_MATCHED
+            match = Match.NOT_MATCHED
             if self._take("BY", "SOURCE"):
-                match = Matching.NOT_MATCHED_BY_SOURCE
+                match = Match.NOT_MATCHED_BY_SOURCE
             else:
                 self._take("BY", "TARGET")
         else:
             self._need("MATCHED")
         condition = self._value("a condition") if self._take("AND") else None
         self._need("THEN")
-        if match is Matching.NOT_MATCHED:
+        if match is Match.NOT_MATCHED:
             self._need("INSERT")
             return self._inserted(condition)
         action, assignments = self._done(match)
         return MergeClause(match, action, condition, assignments)
 
-    def _done(self, match: Matching) -> tuple[Doing, Assignments]:
+    def _done(self, match: Match) -> tuple[Action, Assignments]:
         if self._take("DELETE"):
-            return Doing.DELETE, ()
+            return Action.DELETE, ()
         if not self._take("UPDATE"):
             self._expected("UPDATE SET or DELETE")
         self._need("SET")
-        if match is Matching.MATCHED and self._take("*"):
-            return Doing.UPDATE, ()
-        return Doing.UPDATE, self._assignments()
+        if match is Match.MATCHED and self._take("*"):
+            return Action.UPDATE, ()
+        return Action.UPDATE, self._assignments()
 
     def _inserted(self, condition: Expression | None) -> MergeClause:
-        clause = MergeClause(Matching.NOT_MATCHED, Doing.INSERT, condition)
+        clause = MergeClause(Match.NOT_MATCHED, Action.INSERT, condition)
         if self._take("*"):
             return clause
         names = () if self._is_word("VALUES") else self._column_names()

@@ -8,6 +8,7 @@ from enum import StrEnum
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import ClientValue
+from tablestore.dml.merge_clauses import Action, Match
 from tablestore.sql.parser.procedures import Call
 from tablestore.sql.parser.types import FlinkType
 
@@ -84,22 +85,6 @@ class DropPartitions:
     place: Place = field(default=Place(), compare=False, repr=False)
 
 
-class Matching(StrEnum):
-    """The rows that a clause of ``MERGE INTO`` applies to."""
-
-    MATCHED = "MATCHED"
-    NOT_MATCHED = "NOT MATCHED"
-    NOT_MATCHED_BY_SOURCE = "NOT MATCHED BY SOURCE"
-
-
-class Doing(StrEnum):
-    """The action of a clause of ``MERGE INTO``."""
-
-    UPDATE = "UPDATE"
-    DELETE = "DELETE"
-    INSERT = "INSERT"
-
-
 @dataclass(frozen=True)
 class MergeClause:
     """``WHEN ... [AND condition] THEN ...``; no assignments or values mean ``UPDATE SET *`` or ``INSERT *``.
@@ -108,8 +93,8 @@ class MergeClause:
         values: those of ``INSERT VALUES`` without names, in the order of the table's columns.
     """
 
-    match: Matching
-    action: Doing
+    match: Match
+    action: Action
     condition: Expression | None = None
     assignments: Assignments = ()
     values: tuple[Expression, ...] = ()
