@@ -298,7 +298,7 @@ class DdlReader(TypeReader, QueryReader):
     def _placed_column(self) -> tuple[Column, bool, ColumnPosition | None]:
         if self._is_word("WATERMARK", "FOR"):
             self.raise_error("a WATERMARK needs a separate statement: ALTER TABLE t ADD WATERMARK FOR ...")
-        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
+        self._refuse_key()
         if self._is_word("PARTITION", "("):
             self.raise_error("ALTER TABLE cannot add a PARTITION: rows that are inserted make theirs")
         column, is_key = self._column()
@@ -311,14 +311,14 @@ class DdlReader(TypeReader, QueryReader):
     def _dropped(self, name: str, if_exists: bool) -> Statement:
         """Parse what follows DROP in ``ALTER TABLE``."""
         self._take("COLUMN")
-        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
+        self._refuse_key()
         columns = self._column_names() if self._is_word("(") else (self._name("the name of a column"),)
         return AlterDrop(name, columns, if_exists)
 
-    def _refuse(self, *phrases: tuple[str, ...]) -> None:
-        for words in phrases:
-            if self._is_word(*words):
-                self.raise_error(f"ALTER TABLE cannot change the {words[0]}: create a new table LIKE this one")
+    def _refuse_key(self) -> None:
+        for word in ("PRIMARY KEY", "CONSTRAINT"):
+            if self._is_word(word):
+                self.raise_error(f"ALTER TABLE cannot change the {word}: create a new table LIKE this one")
 
 
 def _delay_ms(tree: exp.Expr, column: str) -> int | None:

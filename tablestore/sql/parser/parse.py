@@ -14,6 +14,7 @@ from tablestore.sql.parser.dialect import Flink
 from tablestore.sql.parser.errors import SqlError, error_at
 from tablestore.sql.parser.hints import misplaced, read_hints
 from tablestore.sql.parser.procedures import PROCEDURES
+from tablestore.sql.parser.query_statements import STARTS
 from tablestore.sql.parser.statements import (
     Describe,
     Explain,
@@ -61,7 +62,6 @@ _NOT_DESCRIBED: Final[Mapping[str, str]] = {
 _DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
 _DEFAULTS: Final = ["default_catalog", ".", "default_database", "."]
 """How names of tables may begin: with Flink's default catalog and database."""
-_QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
 
 class FlinkParser(CallReader):
@@ -83,7 +83,7 @@ class FlinkParser(CallReader):
         return tuple(parsed)
 
     def _statement(self) -> Statement:  # noqa: C901, PLR0911 - one line a statement reads best as a list
-        if self._curr.token_type in _QUERY_STARTS:
+        if self._curr.token_type in STARTS:
             return Select(self._query())
         if self._take("CREATE"):
             return self._create()
@@ -199,14 +199,12 @@ def parse(text: str) -> tuple[Statement, ...]:
     except SyntaxFaultError as fault:
         raise error_at(text, fault.start, fault.end, fault.reason) from None
     except RecursionError:
-        at = parser._curr or parser._prev  # noqa: SLF001 - where it was is known to nobody else
-        raise error_at(text, *_span(at), "nested too deeply; write it in several views") from None
+        raise error_at(text, *_reached(parser), "nested too deeply; write it in several views") from None
     except (ParseError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, SqlError):
             raise
         # sqlglot is lenient, and some text that is not SQL at all makes it fail with other errors.
-        at = parser._curr or parser._prev  # noqa: SLF001 - as above
-        raise error_at(text, *_span(at), "this is not valid SQL") from None
+        raise error_at(text, *_reached(parser), "this is not valid SQL") from None
 
 
 def parse_query(text: str) -> Query:
@@ -221,7 +219,9 @@ def parse_query(text: str) -> Query:
     return statements[0].query
 
 
-def _span(token: Token | None) -> tuple[int, int]:
+def _reached(parser: FlinkParser) -> tuple[int, int]:
+    """Return the offsets of the token that a parser has come to."""
+    token = parser._curr or parser._prev  # noqa: SLF001 - where it is is known to nobody else
     return (token.start, token.end + 1) if token else (0, 0)
 
 

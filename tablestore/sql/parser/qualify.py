@@ -87,11 +87,7 @@ def _columns_of(star: exp.Expr, sources: Mapping[str, Source]) -> list[exp.Expr]
     if table and table.lower() not in sources:
         raise RefusedError(star, f"'{table}.*': there is no table '{table}' in FROM.")
     chosen = [sources[table.lower()]] if table else list(sources.values())
-    return [
-        exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(source.alias, quoted=True))
-        for source in chosen
-        for name in source.names
-    ]
+    return [exp.column(name, table=source.alias, quoted=True) for source in chosen for name in source.names]
 
 
 def _split_fields(column: exp.Column, sources: Mapping[str, Source]) -> None:

@@ -20,7 +20,8 @@ from tablestore.sql.parser.hints import Hint, attach, attach_lookups, mark
 from tablestore.sql.parser.statements import Expression, Insert, Query
 from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
 
-_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
+STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
+"""How a query may begin."""
 _LISTS: Final = frozenset({TokenType.ORDER_BY, TokenType.PARTITION_BY, TokenType.GROUP_BY})
 _SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)"
 _WINDOWS: Final = frozenset(WindowKind)
@@ -58,7 +59,7 @@ class QueryReader(JsonReader):
 
     def _query(self) -> Query:
         start = self._curr
-        if self._at_end() or start.token_type not in _STARTS:
+        if self._at_end() or start.token_type not in STARTS:
             self._expected("SELECT, VALUES or WITH")
         tree = self._parse_statement()
         if not isinstance(tree, exp.Query | exp.Values):
@@ -300,7 +301,7 @@ class QueryReader(JsonReader):
     def _names_follow(self) -> bool:
         """Return whether a parenthesis opens a list of column names, not a query."""
         is_open = bool(self._curr) and self._curr.token_type == TokenType.L_PAREN
-        return is_open and not (self._next and self._next.token_type in _STARTS)
+        return is_open and not (self._next and self._next.token_type in STARTS)
 
 
 def _refused(node: exp.Expr) -> str | None:

@@ -143,9 +143,11 @@ class JsonReader(Reader):
 
     def _nulls(self, *, default: bool) -> bool:
         """Parse ``{NULL, ABSENT} ON NULL`` at the end of the arguments; it may be left out."""
-        nulls = self._take("NULL", "ON", "NULL") or (default and not self._take("ABSENT", "ON", "NULL"))
-        if not nulls and not default:
-            self._take("ABSENT", "ON", "NULL")
+        nulls = default
+        if self._take("NULL", "ON", "NULL"):
+            nulls = True
+        elif self._take("ABSENT", "ON", "NULL"):
+            nulls = False
         self._end_of_arguments()
         return nulls
 
