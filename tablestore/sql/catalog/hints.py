@@ -81,7 +81,10 @@ _TYPES: Final[Mapping[str, OptionType[Any]]] = {
     ADDS_REPLACED: BOOLEAN,
     REFRESH: duration_or_ms(),
     REFRESH_ASYNC: BOOLEAN,
+    "snapshot": integer(0),
+    "maxRowsPerTrigger": integer(0),
 }
+"""The types of options other than texts."""
 _NOT_HERE: Final = {
     f"{LOOKUPS}blob-as-descriptor": "a lookup returns the bytes themselves, not where they are stored",
     f"{LOOKUPS}refresh.time-periods-blacklist": "each micro-batch looks rows up in what the table is then",
@@ -106,7 +109,6 @@ _BATCH_MODES: Final = {
 """Values of ``scan-mode`` that say what a batch query reads, and the option that says which snapshot."""
 _FROM_THE_START: Final = ("scan-mode", "full")
 _WITH_ROWS: Final = ("scan-mode", "from-snapshot-full")
-_NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
 _OF_HINT: Final = " of a hint"
 _PERFORMANCE: Final = ("async", "output-mode", "capacity", "timeout", "shuffle")
 """Options of LOOKUP that change how Flink asks for one row after another, and nothing here."""
@@ -350,8 +352,6 @@ def _check_store(name: str, options: Options, made: CreateTable, of: str = _OF_H
             why = f"{why}." if why not in ("", WHEN_READ) else did_you_mean(key, known, otherwise=rule)
             msg = f"'{name}': option '{key}'{of}: {why}"
             raise InvalidInputError(msg)
-        if key in _NUMBERS:
-            OptionSpec(key, integer(0)).parse(str(value))
 
 
 def batch_read(definition: Definition) -> dict[str, Any]:
@@ -479,8 +479,8 @@ def _arguments(definition: Definition, names: tuple[str, ...], mode: str) -> dic
         if key not in names:
             msg = f"'{definition.name}': option '{key}' is not one of a {mode} read, which takes {', '.join(names)}."
             raise InvalidInputError(msg)
-        is_number = key in _NUMBERS
-        arguments[_NAMES.get(key, key)] = OptionSpec(key, integer(0)).parse(str(value)) if is_number else str(value)
+        kind = _TYPES.get(key)
+        arguments[_NAMES.get(key, key)] = str(value) if kind is None else OptionSpec(key, kind).parse(str(value))
     return arguments
 
 
