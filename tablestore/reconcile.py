@@ -89,9 +89,7 @@ class Repairs(_LogAndTable):
             # Step 3.
             sizes["alive"] = _look_up(files, session, partition, snapshot, whole=whole)
             # Step 4.
-            marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]
-            schema = pa.schema([*files.change_schema, *marks])
-            query = partial(read, session, _differences(spec), [], schema)
+            query = partial(read, session, _differences(spec), [], _with_marks(files.change_schema))
             yield from by_parts(session, {**sizes, "keys": 0}, keys_of(spec), query)
 
 
@@ -147,10 +145,9 @@ class MissingChanges(_LogAndTable):
         with spilling() as session, errors_mapped("compare the log"):
             sizes = {"had": load_numbered(session, "had", log.schema, had, hashed=True)}
             sizes["seen"] = load_numbered(session, "seen", log.schema, found, hashed=True)
-            marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(CHANGED, pa.int64())]
             lacking = "FROM had EXCEPT ALL FROM seen"
             sql = f"SELECT * EXCLUDE ({ROW_HASH}), NULL::TINYINT, NULL::BIGINT, NULL::BIGINT FROM ({lacking})"
-            query = partial(read, session, sql, [], pa.schema([*files.change_schema, *marks]))
+            query = partial(read, session, sql, [], _with_marks(files.change_schema))
             yield from by_parts(session, sizes, [ROW_HASH], query)
 
     def _holds_all_of(self, snapshot: int, partition: int, first: int) -> bool:
@@ -159,6 +156,11 @@ class MissingChanges(_LogAndTable):
             return True
         entry = self.index.get(snapshot)
         return entry is not None and entry.partitions[partition].start >= first
+
+
+def _with_marks(changes: pa.Schema) -> pa.Schema:
+    """Return the columns of differences: those of changes, and what the log and the snapshots say."""
+    return pa.schema([*changes, (SAID, pa.int8()), (AT, pa.int64()), (CHANGED, pa.int64())])
 
 
 def _look_up(
