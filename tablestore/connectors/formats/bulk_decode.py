@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from log_system.formats.base import as_binary
 from log_system.formats.thread_duckdb import SLICE_BYTES
 from snapshot.arrow_slices import rows_within
 from snapshot.errors import BadRecordError
@@ -54,7 +55,7 @@ def decode_in_bulk(
     Raises:
         BadRecordError: a payload is invalid; the error is about the first one.
     """
-    array = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
+    array = as_binary(payloads)
     positions = np.flatnonzero(as_mask(pc.greater(pc.binary_length(array), 0)))
     given = array if len(positions) == len(array) else array.take(pa.array(positions))
     parts: list[BulkRows] = []

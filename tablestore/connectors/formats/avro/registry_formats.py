@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from log_system.formats.base import as_binary
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
@@ -165,7 +166,7 @@ class RegistryAvroFormat(PortableFormat):
             BadRecordError: a payload is invalid; the error is about the first one.
             UnavailableError: the registry does not answer.
         """
-        array = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
+        array = as_binary(payloads)
         heads = pc.binary_slice(array, 0, _HEAD).to_pylist()
         positions: dict[bytes, list[int]] = {}
         for position, head in enumerate(heads):
