@@ -20,7 +20,6 @@ from snapshot.duckdb_connection import batches_of, interruptible
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, no_memory, spilling, streamed
 from snapshot.quoting import quoted
-from snapshot.schema.duckdb_types import type_name
 from snapshot.schema.nested_nulls import as_nullable
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.task_results import NOTHING_WRITTEN
@@ -34,6 +33,7 @@ from tablestore.dml.merge_clauses import (
     named_columns,
 )
 from tablestore.local.key_changes import MEMORY
+from tablestore.local.row_changes import as_value_of, set_column
 from tablestore.local.text_filter import parse_text, sql_of
 from tablestore.write.value_casts import array_of, can_cast, cast_array
 
@@ -230,11 +230,8 @@ class LocalMerge:
             )
             raise InvalidInputError(msg)
         for name, value in given_values.items():
-            found = next((each for each in schema if each.name.lower() == str(name).lower()), None)
-            if found is None or self._sets(number, found.name):
-                why = "is not a column" if found is None else "is set twice"
-                msg = f"{what}: {name!r} {why}; the table has {schema.names}."
-                raise InvalidInputError(msg)
+            set_before = [each for each in schema.names if self._sets(number, each)]
+            found = set_column(schema, name, set_before, what)
             self._set(number, found, value, f"{what}: column {found.name!r}", _SIDES[clause.match])
 
     def _set(self, number: int, field: pa.Field, value: object, what: str, sides: Sequence[str]) -> None:
@@ -242,10 +239,7 @@ class LocalMerge:
             self._constants[number, field.name] = array_of([value], field.type, field.name)
             return
         tree = parse_text(value, f"{what}: {value!r}", "an expression in DuckDB's SQL")
-        text = f"({self._written(tree, f'{what}: {value!r}', sides)})"
-        if pa.types.is_floating(field.type):
-            # DuckDB reads 1.5 as a decimal, which Arrow does not cast to a float.
-            text = f"CAST({text} AS {type_name(field.type)})"
+        text = as_value_of(field, self._written(tree, f"{what}: {value!r}", sides))
         column = self._on_nulls(text, f"{what}: {value!r}")
         cast_array(column, as_nullable(field.type), field.name)
         self._texts[number, field.name] = text

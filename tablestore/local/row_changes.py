@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
@@ -71,20 +71,33 @@ class RowChanges:
             yield RowEvaluator(connection, self._verb, where, self._texts, self._constants)
 
     def _assign(self, name: str, value: Value) -> None:
-        field = next((each for each in self._schema if each.name.lower() == str(name).lower()), None)
-        if field is None or field.name in self.columns:
-            why = "is not a column" if field is None else "is set twice"
-            msg = f"{self._verb}: set: {name!r} {why}; the table has {self._schema.names}."
-            raise InvalidInputError(msg)
+        field = set_column(self._schema, name, self.columns, f"{self._verb}: set")
         what = f"{self._verb}: set: column {field.name!r}"
         if not isinstance(value, str):
             self._constants[field.name] = array_of([value], field.type, field.name)
             return
         tree = parse_expression(value, self._schema, f"{what}: {value!r}", "an expression in DuckDB's SQL")
-        text = tree.sql(dialect="duckdb", comments=False)
-        # DuckDB reads 1.5 as a decimal, which Arrow does not cast to a float.
-        is_float = pa.types.is_floating(field.type)
-        self._texts[field.name] = f"CAST(({text}) AS {type_name(field.type)})" if is_float else f"({text})"
+        self._texts[field.name] = as_value_of(field, tree.sql(dialect="duckdb", comments=False))
+
+
+def set_column(schema: pa.Schema, name: object, others: Container[str], what: str) -> pa.Field:
+    """Return a column that is set beside others; case does not count.
+
+    Raises:
+        InvalidInputError: it is unknown, or among the others.
+    """
+    field = next((each for each in schema if each.name.lower() == str(name).lower()), None)
+    if field is None or field.name in others:
+        why = "is not a column" if field is None else "is set twice"
+        msg = f"{what}: {name!r} {why}; the table has {schema.names}."
+        raise InvalidInputError(msg)
+    return field
+
+
+def as_value_of(field: pa.Field, text: str) -> str:
+    """Return an expression in DuckDB's SQL that can be a value of a column."""
+    # DuckDB reads 1.5 as a decimal, which Arrow does not cast to a float.
+    return f"CAST(({text}) AS {type_name(field.type)})" if pa.types.is_floating(field.type) else f"({text})"
 
 
 class RowEvaluator:
