@@ -26,7 +26,7 @@ from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import map_batches
 from tablestore.spark.tasks import shares
 from tablestore.write import arrow_input
-from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
+from tablestore.write.tabular_input import Tabular, is_frame, read_loosely, read_tabular
 
 
 def stage_frame(frame: DataFrame, stager: Stager) -> list[StagedFile]:
@@ -210,9 +210,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
 
 def is_tabular(data: object) -> bool:
     """Return whether an object is rows or looks like rows, rather than a condition."""
-    return (
-        isinstance(data, DataFrame | list | tuple | Iterator) or is_pandas(data) or hasattr(data, "__arrow_c_stream__")
-    )
+    return isinstance(data, DataFrame | list | tuple | Iterator) or is_frame(data)
 
 
 def frame_of(spark: SparkSession, data: Tabular, spec: TableSpec, *, exact: bool = True) -> DataFrame:

@@ -252,13 +252,14 @@ def _alike(schema: pa.Schema, batches: Iterable[object]) -> Iterator[pa.RecordBa
 def _described(data: object) -> str:
     kind = type(data).__name__
     if isinstance(data, list | tuple):
-        hint = "; make one table of them" if any(map(_is_tabular, data)) else ""
+        hint = "; make one table of them" if any(map(is_frame, data)) else ""
         return f"a {kind} of {sorted({type(each).__name__ for each in data})}{hint}"
     hint = next((hint for end, hint in _HINTS.items() if kind.endswith(end)), "")
     return f"a {kind}{hint and f'; {hint}'}"
 
 
-def _is_tabular(data: object) -> bool:
+def is_frame(data: object) -> bool:
+    """Return whether an object is a pandas frame or has Arrow's stream, as other frames and tables have."""
     return is_pandas(data) or hasattr(data, "__arrow_c_stream__")
 
 
