@@ -108,6 +108,23 @@ def test_a_computed_column_has_a_watermark(catalog: Catalog, wire: Wire, topic: 
         catalog.sql(query.format("w"))
 
 
+@pytest.mark.parametrize("of", ["topic", "table"])
+def test_rows_that_a_filter_drops_move_the_watermark(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], of: str
+) -> None:
+    """As in Flink, where the source makes it: also where the filter drops all further rows of a partition."""
+    columns = "k STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    rows = [{"k": "a", "ts": at(1)}, {"k": "a", "ts": at(12)}, {"k": "b", "ts": at(40)}]
+    if of == "topic":
+        stream(catalog, wire, topic(), "t", columns, rows)
+    else:
+        values = ", ".join(f"('{row['k']}', TIMESTAMP '{row['ts']}')" for row in rows)
+        catalog.sql(f"CREATE TABLE t ({columns}); INSERT INTO t VALUES {values}")
+    windows = "TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND)) WHERE k = 'a'"
+    found = seen(catalog, f"SELECT window_start, COUNT(*) FROM {windows} GROUP BY window_start, window_end")
+    assert found == {(at(0), "1"): 1, (at(10), "1"): 1}
+
+
 def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
     rows = [{"k": key, "ts": at(second), "n": 1} for key, second in EVENTS]
     columns = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"

@@ -433,7 +433,15 @@ def with_watermark(frame: DataFrame, column: str, delay: str) -> DataFrame:
     _check_time(frame.schema[column])
     time = instant(F.col(backquoted(column)), frame.schema[column].dataType)
     name = free_name(_EVENT_TIME, frame.columns)
-    return _marked(frame.withColumn(name, time).withWatermark(name, delay).drop(name), column)
+    return _marked(_watermark(frame.withColumn(name, time), name, delay).drop(name), column)
+
+
+def _watermark(frame: DataFrame, column: str, delay: str) -> DataFrame:
+    """Return a frame with Spark's watermark on a column, which all rows move, also those that the query filters out.
+
+    Spark pushes filters below the watermark operator, but not below one that is not deterministic, such as this one.
+    """
+    return frame.withWatermark(column, delay).where(F.spark_partition_id() >= 0)
 
 
 def _marked(frame: DataFrame, column: str) -> DataFrame:
@@ -459,10 +467,7 @@ def _with_watermark(frame: DataFrame, column: str, delay: str, computed: Compute
     # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
     name = free_name(_EVENT_TIME, frame.columns)
     frame = frame.withColumn(name, instant(F.col(backquoted(column)), frame.schema[column].dataType))
-    # The filter refers to the event time so that Spark does not push it below the watermark operator, which would
-    # then not see the heartbeats.
-    kept = ~(F.col(IDLE) & F.col(name).isNotNull())
-    return frame.withWatermark(name, delay).where(kept).drop(IDLE, name)
+    return _watermark(frame, name, delay).where(~F.col(IDLE)).drop(IDLE, name)
 
 
 def _check_time(field: StructField) -> None:
