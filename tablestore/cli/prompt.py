@@ -118,8 +118,7 @@ def without_credentials(text: str) -> str:
     """Return the text with the values of credential options masked."""
 
     def masked(pair: re.Match[str]) -> str:
-        name = pair[1].removeprefix("properties.").removeprefix("kafka.")
-        return f"'{pair[1]}'{pair[2]}'{MASK}'" if holds_secret(name, pair[3]) else pair[0]
+        return f"'{pair[1]}'{pair[2]}'{MASK}'" if holds_secret(pair[1], pair[3]) else pair[0]
 
     return _PAIR.sub(masked, text)
 

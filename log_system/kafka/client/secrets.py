@@ -18,6 +18,8 @@ from urllib.parse import quote
 from snapshot.errors import InvalidInputError
 
 MASK = "***"
+CLIENT_PREFIXES = ("properties.", "kafka.")
+"""How the names of client options begin in tables of the connectors, and in those of the store."""
 
 #: The largest credential file that is read, in bytes; a certificate chain with its key is far smaller.
 _FILE_BYTES_MAX = 1 << 20
@@ -80,6 +82,13 @@ class Secret:
 ClientValue = str | Secret
 
 
+def client_name(option: str) -> str:
+    """Return the client's own name of an option."""
+    for prefix in CLIENT_PREFIXES:
+        option = option.removeprefix(prefix)
+    return option
+
+
 def is_secret_key(name: str) -> bool:
     """Return whether a client option, named without ``kafka.``, holds a credential."""
     lower = name.lower()
@@ -92,12 +101,12 @@ def is_reference(value: str) -> bool:
 
 
 def holds_secret(name: str, value: ClientValue) -> bool:
-    """Return whether showing or storing this value would disclose a credential."""
+    """Return whether showing or storing a value would disclose a credential; the option's name may have a prefix."""
     if isinstance(value, Secret):
         return True
     if is_reference(value):
         return False
-    return (bool(value) and is_secret_key(name)) or bool(_CREDENTIAL_IN_VALUE.search(value))
+    return (bool(value) and is_secret_key(client_name(name))) or bool(_CREDENTIAL_IN_VALUE.search(value))
 
 
 def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
@@ -148,8 +157,7 @@ def wrap(options: Mapping[str, object]) -> dict[str, ClientValue]:
             wrapped[key] = value
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        name = key.removeprefix("kafka.").removeprefix("properties.")
-        wrapped[key] = Secret(text) if holds_secret(name, text) else text
+        wrapped[key] = Secret(text) if holds_secret(key, text) else text
     return wrapped
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 from sqlglot import exp
 
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
-from log_system.kafka.client.secrets import ClientValue
+from log_system.kafka.client.secrets import ClientValue, client_name, holds_secret
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from snapshot.schema.defaults import value_of
@@ -41,7 +41,6 @@ from tablestore.sql.datagen.options import Generated
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.render import is_secret
 from tablestore.sql.parser.statements import (
     Assignments,
     ComputedColumn,
@@ -383,9 +382,8 @@ def _check_store(made: CreateTable) -> None:
 
 def _refuse_secrets(made: CreateTable) -> None:
     for key, value in made.options:
-        if is_secret(key, value):
-            name = key.removeprefix("properties.").removeprefix("kafka.")
-            variable = "".join(letter if letter.isalnum() else "_" for letter in f"KAFKA_{name}".upper())
+        if holds_secret(key, value):
+            variable = "".join(letter if letter.isalnum() else "_" for letter in f"KAFKA_{client_name(key)}".upper())
             msg = (
                 f"table '{made.name}': option '{key}' holds a credential and definitions are stored: expected a "
                 f"reference, got the credential itself (not shown). Give 'env:{variable}' or 'file:/path/to/file', or "

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from log_system.kafka.client.secrets import ClientValue
+from log_system.kafka.client.secrets import ClientValue, holds_secret
 from snapshot.errors import InvalidInputError
 from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
@@ -40,7 +40,7 @@ from tablestore.sql.catalog.settings import HINTS, Mode
 from tablestore.sql.catalog.table_references import TAKE_HINTS, is_change_table, is_inside, takes_hints
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import detach, hints_of, lookups_of
-from tablestore.sql.parser.render import hint_text, is_secret
+from tablestore.sql.parser.render import hint_text
 from tablestore.sql.parser.statements import CreateTable, Options, Query
 
 _BATCH: Final = ("snapshot", "timestamp", "tag")
@@ -492,6 +492,6 @@ def refuse_stored_secrets(query: Query, view: str) -> None:
     """
     for table in query.tree.find_all(exp.Table):
         for key, value in hints_of(table):
-            if is_secret(key, value):
+            if holds_secret(key, value):
                 msg = f"view '{view}': option '{key}' of a hint holds a credential, and views are stored. Remove it."
                 raise InvalidInputError(msg)

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from log_system.kafka.client.access_policy import Allowed
-from log_system.kafka.client.secrets import ClientValue
+from log_system.kafka.client.secrets import CLIENT_PREFIXES, ClientValue
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.messages import did_you_mean
 from snapshot.storage import Storage
@@ -31,7 +31,6 @@ from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.parser.statements import CreateTable
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_OF_CLIENTS: Final = ("properties.", "kafka.")
 _SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
 GiveSpark = SparkSession | Callable[[], SparkSession]
 
@@ -63,7 +62,7 @@ class Scope:
             InvalidInputError: an option is neither ``properties.*`` nor ``kafka.*``.
         """
         for name in options or {}:
-            if not name.startswith(_OF_CLIENTS):
+            if not name.startswith(CLIENT_PREFIXES):
                 msg = (
                     f"option '{name}': expected a client option 'properties.*' (for tables of the connectors) or "
                     "'kafka.*' (for store tables), which hold for all tables; others go to table(name, options=...)."

@@ -9,7 +9,6 @@ from snapshot.errors import InvalidInputError
 
 #: An option's name and value; in invalid text, quotes or the ``=`` between them may be missing.
 _PAIR = re.compile(r"('[\w.\-]+'|[\w.\-]+(?=\s*=))(\s*=\s*(?:'(?:[^']|'')*'?|[^\s,)']+)|\s+'(?:[^']|'')*'?)")
-_PREFIX = re.compile(r"^(properties|kafka)\.")
 
 
 class SqlError(InvalidInputError):
@@ -47,8 +46,7 @@ def masked(source: str) -> str:
     """Return a text with option values that are credentials replaced by asterisks; offsets do not change."""
 
     def hide(pair: re.Match[str]) -> str:
-        name, value = _PREFIX.sub("", pair[1].strip("'")), pair[2].strip(" \t\r\n='")
-        if not holds_secret(name, value):
+        if not holds_secret(pair[1].strip("'"), pair[2].strip(" \t\r\n='")):
             return pair[0]
         return pair[0][: pair.start(2) - pair.start()] + re.sub(r"[^\s'=]", "*", pair[2])
 

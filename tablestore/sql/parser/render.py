@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import singledispatch
-from typing import Final
 
 from log_system.kafka.client.secrets import MASK, ClientValue, holds_secret
 from snapshot.quoting import backquoted, text_literal
@@ -19,15 +18,6 @@ from tablestore.sql.parser.statements import (
     Options,
     Watermark,
 )
-
-_PREFIXES: Final = ("properties.", "kafka.")
-
-
-def is_secret(key: str, value: ClientValue) -> bool:
-    """Return whether a table's option contains a credential."""
-    for prefix in _PREFIXES:
-        key = key.removeprefix(prefix)
-    return holds_secret(key, value)
 
 
 def hint_text(options: Options) -> str:
@@ -102,7 +92,8 @@ def names_text(names: Iterable[str]) -> str:
 def options_text(options: Iterable[tuple[str, ClientValue]], between: str) -> str:
     """Return options with credentials masked."""
     return between.join(
-        f"{text_literal(key)} = {text_literal(MASK if is_secret(key, value) else str(value))}" for key, value in options
+        f"{text_literal(key)} = {text_literal(MASK if holds_secret(key, value) else str(value))}"
+        for key, value in options
     )
 
 
