@@ -46,7 +46,7 @@ from tablestore.sql.parser.statements import (
     Update,
     Verb,
 )
-from tablestore.sql.queries.batch_query import batch_frame, open_table
+from tablestore.sql.queries.batch_query import batch_frame, open_table, opened
 from tablestore.sql.queries.continuous_query import Plan
 from tablestore.table.store import TableStore
 
@@ -117,7 +117,8 @@ def _store_table(scope: Scope, name: str, statement: Verb) -> tuple[TableStore, 
         NotFoundError: there is no table of that name.
         SqlError: the name is that of a view or a connector table.
     """
-    made = scope.definition(name).made
+    definition = scope.definition(name)
+    made = definition.made
     connector = connector_of(made) if isinstance(made, CreateTable) else None
     if not isinstance(made, CreateTable) or connector is not None:
         what = f"a '{connector.value}' table" if connector is not None else "a view"
@@ -125,7 +126,7 @@ def _store_table(scope: Scope, name: str, statement: Verb) -> tuple[TableStore, 
         if not statement.place.source:
             raise InvalidInputError(reason)
         raise error_at(statement.place.source, statement.place.start, statement.place.end, reason)
-    table = open_table(scope, name)
+    table = opened(scope, definition)
     assert isinstance(table, TableStore)
     return table, made
 

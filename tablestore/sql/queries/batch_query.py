@@ -164,7 +164,7 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
         with within_view(made):
             frame = batch_frame(scope, made.query, depth + 1)
         return frame.toDF(*names_of_view(made, frame.columns))
-    table = open_table(scope, name)
+    table = opened(scope, definition)
     if isinstance(table, TableStore):
         between, partitions = range_read(definition), partitions_read(definition)
         frame = table.read(**batch_read(definition)) if between is None else between.rows(table)
@@ -272,6 +272,14 @@ def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = N
     if not isinstance(definition.made, CreateTable):
         msg = f"'{name}' is a view: read it by SELECT * FROM `{name}`."
         raise InvalidInputError(msg)
+    return opened(scope, definition, options)
+
+
+def opened(
+    scope: Scope, definition: Definition, options: Mapping[str, object] | None = None
+) -> ConnectorTable | TableStore:
+    """Open the table of a definition that has been read."""
+    assert isinstance(definition.made, CreateTable), "a view is no table"
     if definition.path is None:
         kind = GeneratedTable if connector_of(definition.made) is Connector.DATAGEN else ConnectorTable
         return kind(scope, definition.made, options)

@@ -29,8 +29,8 @@ from tablestore.table.store import TableStore
 def is_endless(scope: Scope, name: str) -> bool:
     """Return whether a table is read as a stream, or a view reads such a table."""
     return any(
-        is_change_table(scope, each) if is_inside(scope, each) else _goes_on(scope, _table(scope, each))
-        for each in _tables_of(scope, name)
+        is_change_table(scope, each) if made is None else _goes_on(scope, made)
+        for each, made in _tables_of(scope, name)
     )
 
 
@@ -38,15 +38,15 @@ def ends_with_changes(scope: Scope, query: Query) -> bool:
     """Return whether all tables of a query are bounded, and one has messages that may delete rows it never had."""
     if any(is_endless(scope, name) for name in tables_in(query)):
         return False
-    names = [each for name in tables_in(query) for each in _tables_of(scope, name)]
-    return any(is_changelog(_table(scope, name)) for name in names if not is_inside(scope, name))
+    tables = (made for name in tables_in(query) for _, made in _tables_of(scope, name))
+    return any(made is not None and is_changelog(made) for made in tables)
 
 
-def _tables_of(scope: Scope, name: str, depth: int = 0) -> Iterator[str]:
-    """Yield the name of a table, or those of the tables that a view reads."""
+def _tables_of(scope: Scope, name: str, depth: int = 0) -> Iterator[tuple[str, CreateTable | None]]:
+    """Yield a table, or the tables that a view reads: the name and the definition, None for a metadata table."""
     made = None if is_inside(scope, name) else scope.definition(name, stored=False).made
     if not isinstance(made, CreateView):
-        yield name
+        yield name, made
         return
     with within_view(made):
         check_there(scope, made.query)
@@ -54,12 +54,6 @@ def _tables_of(scope: Scope, name: str, depth: int = 0) -> Iterator[str]:
         names = tables_in(with_hints(scope, made.query)) if depth < DEPTH_MAX else ()
     for each in names:
         yield from _tables_of(scope, each, depth + 1)
-
-
-def _table(scope: Scope, name: str) -> CreateTable:
-    made = scope.definition(name, stored=False).made
-    assert isinstance(made, CreateTable), "views have been replaced by their tables"
-    return made
 
 
 def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
