@@ -351,7 +351,7 @@ def committed_records(
     log: KafkaLog,
     partition: int,
     start: int,
-    end: int | None = None,
+    end: int | None,
     *,
     wanted: Wanted = _MESSAGES,
     batch: BatchSize | None = None,

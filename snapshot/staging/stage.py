@@ -151,7 +151,7 @@ def refuse_broken_text(batch: pa.RecordBatch) -> None:
             raise InvalidInputError(msg) from error
 
 
-def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array | None = None) -> None:
+def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array | None) -> None:
     """Check that Delta can store the values of the partition columns.
 
     Delta stores a partition value as text, in which the empty string means NULL, and readers accept only dates of the

@@ -425,7 +425,7 @@ class TableFiles:
             unlisted += missing
         return unlisted
 
-    def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
+    def trim(self, *, add: Sequence[DataFile], remove: Sequence[DataFile]) -> int | None:
         """Remove change files merged into the base table from the newest state; older snapshots still list them.
 
         Args:

@@ -73,7 +73,7 @@ def converse(runner: Runner, source: Input | None = None, sink: Output | None = 
         runner.stop()
 
 
-def prompt_session(catalog: Catalog, source: Input | None = None, sink: Output | None = None) -> PromptSession[str]:
+def prompt_session(catalog: Catalog, source: Input | None, sink: Output | None) -> PromptSession[str]:
     """Return a prompt that completes the names of a catalog's tables and columns."""
     return PromptSession(
         history=_history(),

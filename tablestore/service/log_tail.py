@@ -38,7 +38,7 @@ class NewestChanges:
     cut: bool
 
 
-def log_tail(table: TableContext, *, before: int | None = None, key: str = "") -> NewestChanges:
+def log_tail(table: TableContext, *, before: int | None, key: str) -> NewestChanges:
     """Read the newest changes in the log.
 
     Args:

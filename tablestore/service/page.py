@@ -37,7 +37,7 @@ Head = str | tuple[str, str]
 _OPERATION_WORDS = {"update_preimage": "before update", "update_postimage": "update"}
 
 
-def overview(states: Sequence[TableState], unlisted: str = "") -> str:
+def overview(states: Sequence[TableState], unlisted: str) -> str:
     """Return the page of all tables; ``unlisted`` says why there may be more."""
     rows = [
         [
@@ -111,7 +111,7 @@ def detail(state: TableState, table: TableContext, *, before: int | None = None,
     return _page(_name(state.path), f"{_title(state.path)}{''.join(sections)}")
 
 
-def log_page(state: TableState, table: TableContext, tail: NewestChanges, key: str, rows: int = ROWS_SHOWN) -> str:
+def log_page(state: TableState, table: TableContext, tail: NewestChanges, key: str, rows: int) -> str:
     """Return the page of the newest changes in a table's log, at most ``rows`` of them."""
     note = f"snapshots {tail.first:,} to {tail.last:,}" if tail.first <= tail.last else "no snapshots"
     form = ""

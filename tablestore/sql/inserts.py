@@ -364,7 +364,7 @@ def inserted_columns(made: CreateTable, statement: Insert | Overwrite) -> Column
     return tuple(there[name] for name in statement.columns)
 
 
-def needs_preimages(table: TableStore, name: str, *, every: bool = False) -> bool:
+def needs_preimages(table: TableStore, name: str, *, every: bool) -> bool:
     """Return whether a table merges the rows of a key, so that it needs the rows that updates replace, too.
 
     Args:
@@ -397,7 +397,7 @@ def needs_preimages(table: TableStore, name: str, *, every: bool = False) -> boo
     return False
 
 
-def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preimages: bool = False) -> Plan:
+def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preimages: bool) -> Plan:
     """Plan a query for the table its rows are written to.
 
     With ``preimages``, it is a store table that merges rows, and takes back those that updates replace.

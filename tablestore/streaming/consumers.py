@@ -105,7 +105,7 @@ class Consumers:
         """Delete consumers; return how many there were. ``folder`` is the table's, as for ``Storage.delete``."""
         return self._table.delete(*(f"{CONSUMERS}/{_file(name)}" for name in names), folder=folder)
 
-    def announce(self, oldest: int, table: str, folder: int | None = None) -> str:
+    def announce(self, oldest: int, table: str, folder: int | None) -> str:
         """Announce that snapshots before ``oldest`` expire; return the announcement's name for ``withdraw``.
 
         A crash leaves it; the next expiry that gets as far removes it.

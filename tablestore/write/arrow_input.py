@@ -122,7 +122,7 @@ def check_names(names: Sequence[str], spec: TableSpec) -> None:
         raise InvalidInputError(msg)
 
 
-def delete_columns(names: Sequence[str], spec: TableSpec, rule: MergeRule = LAST_ROW) -> tuple[str, ...]:
+def delete_columns(names: Sequence[str], spec: TableSpec, rule: MergeRule) -> tuple[str, ...]:
     """Return the columns that deletes by key need: those of the key, and the sequence fields if there are any.
 
     Raises:

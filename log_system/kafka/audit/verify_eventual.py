@@ -82,7 +82,7 @@ class _Seen:
         return self.bounds[partition][0] > (first.ends[partition] if first is not None else 0)
 
 
-def verify_eventual(table: BoundLog, progress: Progress | None = None, after: Compared | None = None) -> Report:
+def verify_eventual(table: BoundLog, progress: Progress | None, after: Compared | None) -> Report:
     """Compare the last record of each key in an eventual log with the newest snapshot; change nothing.
 
     Without a key, look for changes of the settled snapshots that the log holds less often than these.

@@ -26,7 +26,7 @@ _ODD_MAX = 0.02
 _ESCAPED_BELOW, _QUOTE, _BACKSLASH = 0x20, ord('"'), ord("\\")
 
 
-def plain_texts(column: pa.Array, *, separator: str = " ", plain: bool = False) -> pa.Array | None:
+def plain_texts(column: pa.Array, *, separator: str = " ", plain: bool) -> pa.Array | None:
     """Return the values of a column as text, without quotes and without the ``ending`` of their type.
 
     Args:

@@ -134,11 +134,11 @@ class Reader(SubscriptParser, SparkParser):
         self._advance()
         return str(token.text)
 
-    def _number_of(self, what: str) -> int:
+    def _number(self) -> int:
         """Parse an integer of up to four digits."""
         token = self._curr
         if self._at_end() or token.token_type != TokenType.NUMBER or not re.fullmatch(r"[0-9]{1,4}", token.text):
-            self._expected(what)
+            self._expected("a number")
         self._advance()
         return int(token.text)
 

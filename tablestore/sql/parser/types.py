@@ -259,7 +259,7 @@ class TypeReader(Reader):
             return row_of(self._fields())
         if name == "DOUBLE":
             self._take("PRECISION")
-        sizes = self._list_of(lambda: self._number_of("a number")) if self._is_word("(") else ()
+        sizes = self._list_of(self._number) if self._is_word("(") else ()
         if name == "TIMESTAMP" and self._take("WITH", "LOCAL", "TIME", "ZONE"):
             name = "TIMESTAMP_LTZ"
         elif name == "TIMESTAMP" and self._is_word("WITH", "TIME", "ZONE"):

@@ -113,7 +113,7 @@ def plan(scope: Scope, query: Query) -> Plan:
     return Plan(changes, UPDATE, chained=True, changes=True, transform=found.each, shape=found.shape)
 
 
-def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False, combines: bool = False) -> Plan | None:
+def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool, combines: bool) -> Plan | None:
     """Plan a result that is written into a table in which rows replace each other by key.
 
     Args:

@@ -30,8 +30,8 @@ def past_changes(
     made: CreateTable,
     *,
     paired: bool,
-    between: ReadRange | None = None,
-    snapshot: Mapping[str, Any] | None = None,
+    between: ReadRange | None,
+    snapshot: Mapping[str, Any] | None,
 ) -> DataFrame:
     """Return the rows of the oldest snapshot that has not expired, as inserts, and all changes since then.
 
@@ -39,8 +39,8 @@ def past_changes(
         table: the table.
         made: its definition.
         paired: whether they are those of the binlog.
-        between: only the changes of a range.
-        snapshot: only the rows of one snapshot, as inserts: arguments of ``TableStore.read``.
+        between: only the changes of a range; None for all.
+        snapshot: only the rows of one snapshot, as inserts: arguments of ``TableStore.read``; None for none.
 
     Raises:
         InvalidInputError: the table has a column ``rowkind``.

@@ -136,14 +136,14 @@ _PAIMON: Final[Mapping[str, tuple[_Column, ...]]] = {
 }
 
 
-def in_sql(table: TableContext, made: CreateTable, name: str, snapshot: int | None = None) -> pa.Table:
+def in_sql(table: TableContext, made: CreateTable, name: str, snapshot: int | None) -> pa.Table:
     """Return a metadata table as SQL shows it.
 
     Args:
         table: the table that it is of.
         made: that table's definition.
         name: its name, without that of the table.
-        snapshot: the snapshot that it is of, if not of the newest.
+        snapshot: the snapshot that it is of; None for the newest.
     """
     if name == "schemas":
         return _schemas(table, made)
