@@ -48,7 +48,7 @@ _BATCH: Final = ("snapshot", "timestamp", "tag")
 SCHEMA: Final = "schema"
 """Option of hints for the columns of an old snapshot, as of ``TableStore.read``."""
 _STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger", ADDS_REPLACED)
-"""The same for streams, as of ``TableStore.read_stream``."""
+"""Options of hints for streams of store tables, as of ``TableStore.read_stream``."""
 _NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
 _MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
 BOUNDED: Final = "scan.bounded"

@@ -44,11 +44,7 @@ class Scope:
     """One session's view of a warehouse."""
 
     def __init__(
-        self,
-        spark: GiveSpark,
-        warehouse: Storage,
-        options: Mapping[str, ClientValue] | None = None,
-        allowed: Allowed | None = None,
+        self, spark: GiveSpark, warehouse: Storage, options: Mapping[str, ClientValue], allowed: Allowed
     ) -> None:
         """Open a session's view of a warehouse.
 
@@ -56,20 +52,20 @@ class Scope:
             spark: the Spark session, or a function that creates it when first needed; DDL needs none.
             warehouse: the warehouse folder.
             options: client options for every table, ``properties.*`` and ``kafka.*``.
-            allowed: what stored options may refer to; None to take it from the environment.
+            allowed: what stored options may refer to.
 
         Raises:
             InvalidInputError: an option is neither ``properties.*`` nor ``kafka.*``.
         """
-        for name in options or {}:
+        for name in options:
             if not name.startswith(CLIENT_PREFIXES):
                 msg = (
                     f"option '{name}': expected a client option 'properties.*' (for tables of the connectors) or "
                     "'kafka.*' (for store tables), which hold for all tables; others go to table(name, options=...)."
                 )
                 raise InvalidInputError(msg)
-        self._given = dict(options or {})
-        self.allowed = allowed or Allowed.of()
+        self._given = dict(options)
+        self.allowed = allowed
         self._spark = spark
         self.warehouse = warehouse
         self.settings = Settings()
