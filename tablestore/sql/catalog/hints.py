@@ -37,7 +37,7 @@ from tablestore.sql.catalog.partition_choice import PartitionChoice
 from tablestore.sql.catalog.read_range import NEWEST_CHANGES, RANGE_OPTIONS, ReadRange
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import HINTS, Mode
-from tablestore.sql.catalog.table_references import TAKE_HINTS, is_change_table, is_inside, takes_hints
+from tablestore.sql.catalog.table_references import TAKE_HINTS, is_change_table, is_inside
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import detach, hints_of, lookups_of
 from tablestore.sql.parser.render import hint_text
@@ -243,24 +243,8 @@ def hinted(scope: Scope, name: str, options: Options) -> str:
 
 
 def _with_options(scope: Scope, name: str, options: Options) -> str:
-    if takes_hints(scope, name):
-        table, _, what = name.rpartition("$")
-        if is_change_table(scope, name) and BOUNDED in dict(options):
-            msg = (
-                f"'{name}': option '{BOUNDED}' of a hint is for tables. In batch mode, the changes of a range are read."
-            )
-            raise InvalidInputError(msg)
-        others = [
-            key for key, value in _own(name, options) if key not in (*_BATCH, "scan-mode") or value == NEWEST_CHANGES
-        ]
-        if others and not is_change_table(scope, name):
-            msg = f"'{name}': expected a hint with option 'snapshot', 'timestamp' or 'tag', got '{others[0]}'."
-            raise InvalidInputError(msg)
-        return f"{_with_options(scope, table, options)}${what}"
     if is_inside(scope, name):
-        those = ", ".join(f"${what}" for what in TAKE_HINTS)
-        msg = f"'{name}' takes no hint; of metadata tables, {those} do."
-        raise InvalidInputError(msg)
+        return _inside_with_options(scope, name, options)
     there = scope.definition(name)
     if not isinstance(there.made, CreateTable):
         msg = f"'{name}' is a view, which has no options. Put the hint after a table in the view's query."
@@ -286,6 +270,23 @@ def _with_options(scope: Scope, name: str, options: Options) -> str:
     # A credential in a query is not stored, as in a temporary table.
     check_table(replace(made, temporary=True), scope.allowed)
     return scope.keep_hinted(Definition(made, there.path, there.version, options))
+
+
+def _inside_with_options(scope: Scope, name: str, options: Options) -> str:
+    """Return the name of a metadata table of a table with the options of a hint."""
+    table, _, what = name.rpartition("$")
+    if what not in TAKE_HINTS:
+        those = ", ".join(f"${each}" for each in TAKE_HINTS)
+        msg = f"'{name}' takes no hint; of metadata tables, {those} do."
+        raise InvalidInputError(msg)
+    others = [key for key, value in _own(name, options) if key not in (*_BATCH, "scan-mode") or value == NEWEST_CHANGES]
+    if not is_change_table(scope, name) and others:
+        msg = f"'{name}': expected a hint with option 'snapshot', 'timestamp' or 'tag', got '{others[0]}'."
+        raise InvalidInputError(msg)
+    if is_change_table(scope, name) and BOUNDED in dict(options):
+        msg = f"'{name}': option '{BOUNDED}' of a hint is for tables. In batch mode, the changes of a range are read."
+        raise InvalidInputError(msg)
+    return f"{_with_options(scope, table, options)}${what}"
 
 
 def _overridden(defined: Options, given: Options) -> Options:

@@ -53,11 +53,6 @@ def is_change_table(scope: Scope, name: str) -> bool:
     return is_inside(scope, name) and name.rpartition("$")[2] in {AUDIT_LOG, BINLOG}
 
 
-def takes_hints(scope: Scope, name: str) -> bool:
-    """Return whether a name is that of a metadata table that takes hints."""
-    return is_inside(scope, name) and name.rpartition("$")[2] in TAKE_HINTS
-
-
 def definition_of(scope: Scope, name: str) -> Definition:
     """Return the definition of a table or view; for a metadata table, that of its table.
 
