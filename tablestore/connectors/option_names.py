@@ -29,7 +29,7 @@ class Side(StrEnum):
 
 
 FORMATS: Final = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
-"""The names of the Spark formats of the connectors to Kafka."""
+"""The names of the Spark formats of the connectors to Kafka; ``kafka`` is that of Spark's own source."""
 PROPERTIES: Final = "properties."
 METADATA: Final = "metadata."
 PRECISION: Final = "precision."

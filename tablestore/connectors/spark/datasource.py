@@ -25,7 +25,7 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.kafka.scan_planner import Scan
-from tablestore.connectors.option_names import PRIMARY_KEY, Connector, Side
+from tablestore.connectors.option_names import FORMATS, PRIMARY_KEY, Connector, Side
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT, ChangelogStream
 from tablestore.connectors.spark.partition_watermarks import IDLE, MESSAGES, PartitionStream, take_watermarks
 from tablestore.connectors.spark.sink import Sink, Written
@@ -44,8 +44,8 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format(...)``; ``kafka`` is taken by Spark's own source."""
-        return "kafka-table"
+        """Return the name for ``format(...)``."""
+        return FORMATS[cls.connector]
 
     def schema(self) -> StructType:
         """Raise, because messages carry no schema; the user must specify one."""
@@ -94,11 +94,6 @@ class UpsertKafkaDataSource(KafkaDataSource):
     """Data source over a topic where the last message of a key is its current row."""
 
     connector: ClassVar[Connector] = Connector.UPSERT
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format(...)``."""
-        return "upsert-kafka"
 
 
 @shows_messages
