@@ -26,7 +26,8 @@ INFO_KEY = "tablestore"
 NOTE = "userMetadata"
 """Key in ``commitInfo`` of a text that Delta's ``DESCRIBE HISTORY`` shows in a column of this name."""
 NTZ_FEATURE = "timestampNtz"
-_FEATURES_READER, _FEATURES_WRITER = 3, 7
+FEATURES_READER, FEATURES_WRITER = 3, 7
+"""Reader and writer versions from which on the protocol lists its features."""
 FINGERPRINT_DIGITS = 16
 NEWEST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """The file that names the newest checkpoint."""
@@ -266,19 +267,21 @@ def metadata(
     }
 
 
-def ntz_protocol(readers: Iterable[str], writers: Iterable[str]) -> dict[str, Any]:
+def ntz_protocol(readers: Iterable[str], writers: Iterable[str], *, append_only: bool) -> dict[str, Any]:
     """Add the ``timestampNtz`` feature to a protocol, as delta-rs does for a table that is created with such a column.
 
     Args:
         readers: the other required reader features.
         writers: the other required writer features.
+        append_only: whether commits must not remove rows, which is a writer feature in such a protocol.
     """
+    more = ("appendOnly",) if append_only else ()
     return {
         "protocol": {
-            "minReaderVersion": _FEATURES_READER,
-            "minWriterVersion": _FEATURES_WRITER,
+            "minReaderVersion": FEATURES_READER,
+            "minWriterVersion": FEATURES_WRITER,
             "readerFeatures": sorted({NTZ_FEATURE, *readers}),
-            "writerFeatures": sorted({NTZ_FEATURE, *writers}),
+            "writerFeatures": sorted({NTZ_FEATURE, *writers, *more}),
         }
     }
 

@@ -98,7 +98,7 @@ def put_first(
         TableStoreError: as in ``land``.
     """
     now_ms = int(time.time() * 1000)
-    more = ("appendOnly",) if configuration.get("delta.appendOnly") == "true" else ()
+    protocol = entries.ntz_protocol((), (), append_only=configuration.get("delta.appendOnly") == "true")
     made = entries.metadata(
         table_id=str(uuid.uuid4()),
         schema_json=Schema.from_arrow(schema).to_json(),
@@ -106,7 +106,7 @@ def put_first(
         configuration=configuration,
         created_ms=now_ms,
     )
-    text = entries.entry([entries.commit_info(now_ms, "CREATE TABLE", info), entries.ntz_protocol((), more), made])
+    text = entries.entry([entries.commit_info(now_ms, "CREATE TABLE", info), protocol, made])
     try:
         land(storage, 0, text)
     except ConflictError as error:

@@ -319,8 +319,8 @@ class DeltaLog:
         actions = [entries.commit_info(now_ms, "CHANGE COLUMNS", info)]
         asked = state.base.protocol
         if any(map(has_local_time, schema.types)) and entries.NTZ_FEATURE not in asked.reader_features:
-            more = ("appendOnly",) if asked.is_append_only else ()
-            actions.append(entries.ntz_protocol(asked.reader_features, {*asked.writer_features, *more}))
+            features = asked.reader_features, asked.writer_features
+            actions.append(entries.ntz_protocol(*features, append_only=asked.is_append_only))
         actions.append(
             entries.metadata(
                 table_id=str(before.id),

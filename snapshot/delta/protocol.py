@@ -16,12 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapshot.delta.entries import FEATURES_READER, FEATURES_WRITER
 from snapshot.errors import InvalidInputError
 
 CLEANUP = "delta.enableExpiredLogCleanup"
 """Property of tables whose log entries each Delta writer removes when they are old (``delta.logRetentionDuration``)."""
-_FEATURES_READER, _FEATURES_WRITER = 3, 7
-"""Reader and writer versions from which on the protocol lists its features."""
 _READER_IMPLIES: Mapping[int, tuple[str, ...]] = {2: ("columnMapping",)}
 _WRITER_IMPLIES: Mapping[int, tuple[str, ...]] = {
     2: ("appendOnly", "invariants"),
@@ -70,17 +69,17 @@ class Protocol:
     @cached_property
     def unreadable(self) -> tuple[str, ...]:
         """Required reader features that this program does not support."""
-        asked = set(_asked(self.reader_version, self.reader_features, _READER_IMPLIES, _FEATURES_READER))
+        asked = set(_asked(self.reader_version, self.reader_features, _READER_IMPLIES, FEATURES_READER))
         if _uses_column_mapping(self):
             asked.add("columnMapping")
-        return self._unknown(asked, "reader", self.reader_version, _FEATURES_READER)
+        return self._unknown(asked, "reader", self.reader_version, FEATURES_READER)
 
     @cached_property
     def unwritable(self) -> tuple[str, ...]:
         """Required writer features that this program does not support, including those in ``unreadable``."""
-        asked = set(_asked(self.writer_version, self.writer_features, _WRITER_IMPLIES, _FEATURES_WRITER))
+        asked = set(_asked(self.writer_version, self.writer_features, _WRITER_IMPLIES, FEATURES_WRITER))
         asked |= {name for name, in_use in _KNOWN.items() if in_use(self)}
-        unsupported = self._unknown(asked, "writer", self.writer_version, _FEATURES_WRITER)
+        unsupported = self._unknown(asked, "writer", self.writer_version, FEATURES_WRITER)
         return tuple(dict.fromkeys([*self.unreadable, *unsupported]))
 
     @property
