@@ -237,9 +237,8 @@ def _without_null_keys(tree: exp.Select, parts: Parts) -> exp.Select:
 
     Spark's FULL JOIN of streams takes two keys that are NULL for equal. In other joins it filters these rows before.
     """
-    endless = {id(each.place) for each in parts.endless}
-    joins = tree.args.get("joins") or []
-    numbers = [n for n, join in enumerate(joins) if join.side == "FULL" and id(join.this) in endless]
+    full = ((n, parts.at(join.this)) for n, join in enumerate(tree.args.get("joins") or []) if join.side == "FULL")
+    numbers = [number for number, part in full if part is not None and part.relation.endless]
     if not numbers:
         return tree
     made = tree.copy()
@@ -267,11 +266,10 @@ def _check_joins(tree: exp.Select, parts: Parts) -> bool:
         RefusedError: a join would never emit its rows, or its state could not be correct; the message has an
             alternative.
     """
-    by_place = {id(each.place): each for each in parts.inputs}
     is_outer = False
     seen = [each for each in parts.inputs if tree.args.get("from_") and each.place is tree.args["from_"].this]
     for join in tree.args.get("joins") or []:
-        part = by_place.get(id(join.this))
+        part = parts.at(join.this)
         before = [each for each in seen if each.relation.endless]
         if part is None or not (part.relation.endless and before):
             _check_static(join, part, before)
@@ -305,8 +303,7 @@ def has_outer_join_of_rows(tree: exp.Select, parts: Parts) -> bool:
     """
     if any(each.windows is not None or each.relation.final or not each.relation.endless for each in parts.inputs):
         return False
-    by_place = {id(each.place): each for each in parts.inputs}
-    joins = [(each, by_place.get(id(each.this))) for each in tree.args.get("joins") or [] if each.side]
+    joins = [(each, parts.at(each.this)) for each in tree.args.get("joins") or [] if each.side]
     return any(part is not None and not _is_timed(each.args.get("on"), parts.inputs[0], part) for each, part in joins)
 
 

@@ -61,6 +61,10 @@ class Parts:
         """Return the inputs' columns, by lower-case alias."""
         return {each.alias.lower(): Source(each.alias, each.relation.names) for each in self.inputs}
 
+    def at(self, node: exp.Expr) -> QueryInput | None:
+        """Return the input whose node is an item of FROM; None for one that Spark evaluates itself, such as VALUES."""
+        return next((each for each in self.inputs if each.place is node), None)
+
     @property
     def endless(self) -> tuple[QueryInput, ...]:
         """The unbounded inputs."""
