@@ -8,7 +8,7 @@ the last version of each key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -137,7 +137,7 @@ def version_joined(
     Raises:
         RefusedError: the join is not supported; the message has an alternative.
     """
-    stream = _stream(select, parts)
+    stream = _stream(select, parts, versions)
     rows = stream.relation.rows
     assert rows is not None, "`_stream` says so"
     sources = parts.sources() | {each.alias.lower(): Source(each.alias, each.names) for each in versions.values()}
@@ -179,9 +179,9 @@ def version_joined(
     return made, Parts((part,), parts.inner)
 
 
-def _stream(select: exp.Select, parts: Parts) -> QueryInput:
-    """Return the input whose rows are joined."""
-    if len(parts.inputs) != 1 or len(select.args.get("joins") or []) != len(lookups_of(select)):
+def _stream(select: exp.Select, parts: Parts, versions: Collection[str]) -> QueryInput:
+    """Return the input whose rows are joined with versions, the tables of these names."""
+    if len(parts.inputs) != 1 or any(join.this.name not in versions for join in select.args.get("joins") or []):
         why = "INSERT the other join INTO a table, and read that"
         refuse(select.expressions[0], "another join in a query with a join FOR SYSTEM_TIME AS OF", why)
     (stream,) = parts.inputs
@@ -222,11 +222,6 @@ def _held(rows: DataFrame) -> DataFrame:
     spread = F.xxhash64(*(F.col(field.name) for field in rows.schema if not holds_map(field.dataType))).alias("_spread")
     groups = rows.select(mark, spread, F.struct(*bare).alias("_row")).groupBy(_MARK, "_spread")
     return groups.agg(F.collect_list("_row").alias("_rows")).select(F.inline("_rows"))
-
-
-def lookups_of(select: exp.Select) -> list[exp.Join]:
-    """Return the joins of a SELECT whose tables `take_versions` has replaced."""
-    return [join for join in select.args.get("joins") or [] if "@version" in join.this.name]
 
 
 def _versions(scope: Scope, each: Versioned, own: Mapping[str, str]) -> DataFrame:
