@@ -40,6 +40,7 @@ from tablestore.sql.catalog.settings import HINTS, Mode
 from tablestore.sql.catalog.table_references import TAKE_HINTS, is_change_table, is_inside
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.hints import detach, hints_of, lookups_of
+from tablestore.sql.parser.qualify import read_instead
 from tablestore.sql.parser.render import hint_text
 from tablestore.sql.parser.statements import CreateTable, Options, Query
 
@@ -214,11 +215,7 @@ def read_by(scope: Scope, table: exp.Table, options: Options) -> None:
     Raises:
         InvalidInputError: it is not a table, or the options are not valid.
     """
-    name = _with_options(scope, table.name, options)
-    if not table.alias:
-        table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-    table.this.set("this", name)
-    table.this.set("quoted", True)
+    read_instead(table, _with_options(scope, table.name, options))
 
 
 def check_hints_allowed(scope: Scope) -> None:

@@ -46,10 +46,22 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
+def table_alias(name: str) -> exp.TableAlias:
+    """Return the node of an alias in FROM."""
+    return exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+
+
 def named_table(name: str, alias: str) -> exp.Table:
     """Return the node of a table in FROM, with an alias."""
-    named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
-    return exp.Table(this=exp.to_identifier(name, quoted=True), alias=named)
+    return exp.Table(this=exp.to_identifier(name, quoted=True), alias=table_alias(alias))
+
+
+def read_instead(table: exp.Table, name: str) -> None:
+    """Let a table in FROM be another one, in place; in the query it keeps its name."""
+    if not table.alias:
+        table.set("alias", table_alias(table.name))
+    table.this.set("this", name)
+    table.this.set("quoted", True)
 
 
 def qualified(select: exp.Select, sources: Mapping[str, Source]) -> exp.Select:
@@ -205,8 +217,7 @@ def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query, *, 
         exp.EQ(this=column.copy(), expression=exp.column(name.copy(), table=alias, quoted=True))
         for column, name in zip(columns, names, strict=True)
     ]
-    named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
-    return exp.Join(this=exp.Subquery(this=distinct, alias=named), on=exp.and_(*equal), side=side)
+    return exp.Join(this=exp.Subquery(this=distinct, alias=table_alias(alias)), on=exp.and_(*equal), side=side)
 
 
 def _subquery_of(condition: exp.Expr, outer: Collection[str]) -> tuple[list[exp.Expr], exp.Query] | None:

@@ -43,7 +43,7 @@ from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
-from tablestore.sql.parser.qualify import Source, qualified
+from tablestore.sql.parser.qualify import Source, qualified, read_instead, table_alias
 from tablestore.sql.parser.statements import CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.types import of_spark
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
@@ -143,7 +143,7 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
         alias, key = table.alias or table.name, f"{table.name}@{number}"
         frames[key] = windowed(frames[table.name], windows, table).drop(MARK)
         table.set("this", exp.to_identifier(key, quoted=True))
-        table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        table.set("alias", table_alias(alias))
         select = table.find_ancestor(exp.Select)
         if windows.kind is WindowKind.SESSION and select is not None:
             said = qualified(select, {alias.lower(): Source(alias, names_of(tuple(frames[key].columns)))})
@@ -301,9 +301,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
     views = {name: f"_{uuid.uuid4().hex}" for name in frames}
     for table in list(tree.find_all(exp.Table)):
         if table.name in views and isinstance(table.this, exp.Identifier):
-            if not table.alias:
-                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-            table.set("this", exp.to_identifier(views[table.name], quoted=True))
+            read_instead(table, views[table.name])
     named = {views[name]: frame for name, frame in frames.items()}
     try:
         _with_generators(tree, lambda probe: _run(spark, to_spark(probe), named).schema[0].dataType)
