@@ -70,7 +70,7 @@ def _literal(tree: exp.Expr) -> tuple[str, object] | None:
         inner = _literal(tree.this)
         positive = inner is not None and isinstance(inner[1], int) and not isinstance(inner[1], bool) and inner[1] > 0
         return (f"-{inner[0]}", -inner[1]) if inner is not None and positive and isinstance(inner[1], int) else None
-    if isinstance(tree, exp.Literal) and tree.is_string:
+    if tree.is_string:
         return tree.this, tree.this
     if isinstance(tree, exp.Literal) and tree.this.isdecimal() and str(int(tree.this)) == tree.this:
         number = int(tree.this)

@@ -227,8 +227,7 @@ def partition_values(made: CreateTable, given: Iterable[tuple[str, Expression]])
     types = {column.name: column.type for column in made.columns if isinstance(column, PhysicalColumn)}
     values = []
     for name, value in given:
-        is_text = isinstance(value.tree, exp.Literal) and value.tree.is_string
-        if is_text and name in types and not isinstance(types[name].spark, StringType):
+        if value.tree.is_string and name in types and not isinstance(types[name].spark, StringType):
             value_of(value.tree.name, arrow_type(types[name].spark), f"table '{made.name}': PARTITION: column '{name}'")
             (tree,) = parse_query(f"SELECT CAST({value.text} AS {types[name].text})").tree.expressions
             value = Expression(value.text, tree)  # noqa: PLW2901 - the same value with its type

@@ -85,9 +85,9 @@ class CallReader(VerbReader):
             tree = tree.this
         if isinstance(tree, exp.Boolean):
             return bool(tree.this)
-        if isinstance(tree, exp.Literal) and tree.is_string:
+        if tree.is_string:
             return str(tree.this)
-        if isinstance(tree, exp.Literal) and tree.is_int:
+        if tree.is_int:
             return -int(tree.this) if negative else int(tree.this)
         if not isinstance(tree, exp.Null):
             self.raise_error("expected a constant: a text, a whole number, TRUE, FALSE or NULL", at)

@@ -164,8 +164,7 @@ def _check_pattern(node: exp.Expr) -> None:
     """
     if isinstance(node, exp.Anonymous) and node.name.upper() in _WITH_PATTERN and len(node.expressions) > 1:
         pattern = node.expressions[1]
-        is_text = isinstance(pattern, exp.Literal) and pattern.is_string
-        found = _OF_WEEKS.search(re.sub("'[^']*'", "", pattern.name)) if is_text else None
+        found = _OF_WEEKS.search(re.sub("'[^']*'", "", pattern.name)) if pattern.is_string else None
         if found:
             name = node.name.upper()
             msg = f"{name}: '{found[0]}' in '{pattern.name}' is not supported: Spark has no week years. A year is 'y'."
@@ -277,7 +276,7 @@ def _sized(cast: exp.Cast) -> exp.Expr:
 def _escape_backslashes(like: exp.Like) -> None:
     """Change a pattern in place: without ESCAPE, a backslash is not an escape character, but in Spark it is one."""
     pattern = like.expression
-    if not (isinstance(pattern, exp.Literal) and pattern.is_string):
+    if not pattern.is_string:
         pairs = [exp.Literal.string(text) for text in ("\\", "\\\\")]
         like.set("expression", exp.Anonymous(this="REPLACE", expressions=[pattern.copy(), *pairs]))
     elif "\\" in pattern.name:
@@ -377,7 +376,7 @@ def _similar_in_spark(node: exp.SimilarTo | exp.Escape) -> exp.Expr:
         return node
     pattern = similar.expression
     given = [pattern] if escape is None else [pattern, escape]
-    if not all(isinstance(each, exp.Literal) and each.is_string for each in given):
+    if not all(each.is_string for each in given):
         msg = "SIMILAR TO: expected a pattern in single quotes, got an expression; use RLIKE with a Java pattern."
         raise InvalidInputError(msg)
     text = r"(?s)\A(?:" + _java(pattern.name, "" if escape is None else escape.name) + r")\z"

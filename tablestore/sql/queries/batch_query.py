@@ -339,7 +339,7 @@ def _check_patterns(spark: SparkSession, tree: exp.Expr) -> None:
         given = (call.expression,) if isinstance(call, exp.RegexpLike) else call.expressions[1:2]
         if isinstance(call, exp.Anonymous) and call.name.upper() not in _TAKE_PATTERNS:
             continue
-        for pattern in (each for each in given if isinstance(each, exp.Literal) and each.is_string):
+        for pattern in (each for each in given if each.is_string):
             try:
                 compile_pattern(pattern.name, "")
             except InvalidInputError:

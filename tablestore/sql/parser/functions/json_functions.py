@@ -157,7 +157,7 @@ class JsonReader(Reader):
             self.raise_error("expected the JSON text, a comma and a path such as '$.name'")
         start = self._curr
         path = self._parse_primary()
-        if not isinstance(path, exp.Literal) or not path.is_string:
+        if path is None or not path.is_string:
             self.raise_error("expected a path in single quotes, such as '$.name' or 'lax $.list[0]'", start)
         try:
             _steps(path.name)
