@@ -20,23 +20,24 @@ def remove_log(storage: Storage) -> None:
 
     1. Put a mark. From now on, a reader that finds a part of the log knows that it is being removed.
     2. Remove all entries but the newest, in any order, and then that one: without it, what is left would seem to be an
-       older version of the table.
+       older version of the table. Do so again if another writer has added one in the meantime.
     3. Remove the mark.
     """
     if storage.is_local:
         with suppress(NotFoundError), storage.locked():
             storage.remove_tree(LOG)
         return
-    names = sorted(file.name for file in storage.files(LOG) if file.name != _REMOVED)
-    if not names and not storage.exists(_REMOVED):
+    if next(storage.files(LOG), None) is None:
         return
     # Step 1.
     storage.put(_REMOVED, b"")
     # Step 2.
-    newest = max((name for name in names if name.endswith(".json") and name.count("/") == 1), default=None)
-    storage.remove_files([name for name in names if name != newest])
+    while names := [file.name for file in storage.files(LOG) if file.name != _REMOVED]:
+        newest = max((name for name in names if name.endswith(".json") and name.count("/") == 1), default=None)
+        storage.remove_files([name for name in names if name != newest])
+        storage.delete(*([newest] if newest else []))
     # Step 3.
-    storage.delete(*([newest] if newest else []), _REMOVED)
+    storage.delete(_REMOVED)
 
 
 def check_not_removed(storage: Storage) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from snapshot.delta.entries import NEWEST_CHECKPOINT, Commit, DataFile, entry_of, files_of, fingerprint_of
+from snapshot.delta.entries import LOG, NEWEST_CHECKPOINT, Commit, DataFile, entry_of, files_of, fingerprint_of
 from snapshot.delta.native_errors import delta_errors
 from snapshot.delta.protocol import Protocol
 from snapshot.delta.remove_log import check_not_removed
 from snapshot.errors import CorruptedError
 from snapshot.storage import Storage
+
+_ENTRY = re.compile(r"[0-9]{20}\.json")
+_WAIT_SECONDS = 0.1
+_WITHDRAWN_SECONDS = 2.0
+"""How long a reader of an object store waits for another writer to remove an entry with which the log has a gap."""
 
 
 @dataclass
@@ -34,13 +41,15 @@ class DeltaBase:
     def read(cls, storage: Storage, version: int | None = None) -> DeltaBase:
         """Read a version, or the newest one.
 
-        What a newer checkpoint replaces, or the whole log, may be removed while it is read; then it is read again.
+        What a newer checkpoint replaces, or the whole log, may be removed while it is read; then it is read again. So it
+        is if a writer has put an entry into an object store after the table was dropped, which it removes itself.
 
         Raises:
             NotFoundError: there is no Delta table.
             CorruptedError: the log cannot be read.
         """
         now: tuple[bytes | None, ...] = ()
+        until = time.monotonic() + (0 if storage.is_local or version is not None else _WITHDRAWN_SECONDS)
         while True:
             try:
                 with delta_errors(storage.root):
@@ -50,7 +59,10 @@ class DeltaBase:
                 # A table that was created again has another first entry.
                 before, now = now, (storage.read(NEWEST_CHECKPOINT), storage.read(entry_of(0)))
                 if now == before:
-                    raise
+                    if time.monotonic() >= until:
+                        _check_no_gap(storage)
+                        raise
+                    time.sleep(_WAIT_SECONDS)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -89,6 +101,28 @@ class DeltaBase:
             self.configuration,
             self.table.schema().to_json(),
         )
+
+
+def _check_no_gap(storage: Storage) -> None:
+    """Check that no version is missing in a log that cannot be read.
+
+    Raises:
+        CorruptedError: one is, and a later one is there.
+    """
+    names = set(storage.names(LOG))
+    there = sorted(int(name[:20]) for name in names if _ENTRY.fullmatch(name))
+    # A checkpoint replaces the entries before it.
+    first = 0 if not any(".checkpoint." in name for name in names) else min(there, default=0)
+    missing = next((version for version in range(first, max(there, default=0)) if version not in there), None)
+    if missing is None:
+        return
+    after = next(version for version in there if version > missing)
+    msg = (
+        f"{storage.root}: the Delta log cannot be read: it lacks version {missing}, but has version {after}. Restore "
+        "what is missing. If a writer was killed when the table was dropped, delete "
+        f"{storage.path(entry_of(after))} instead: it is of the dropped table."
+    )
+    raise CorruptedError(msg)
 
 
 @dataclass(frozen=True)
