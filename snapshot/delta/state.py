@@ -41,8 +41,8 @@ class DeltaBase:
     def read(cls, storage: Storage, version: int | None = None) -> DeltaBase:
         """Read a version, or the newest one.
 
-        What a newer checkpoint replaces, or the whole log, may be removed while it is read; then it is read again. So it
-        is if a writer has put an entry into an object store after the table was dropped, which it removes itself.
+        What a newer checkpoint replaces, or the whole log, may be removed while it is read; then it is read again. So
+        it is if a writer has put an entry into an object store after the table was dropped: the writer removes it.
 
         Raises:
             NotFoundError: there is no Delta table.
