@@ -13,6 +13,7 @@ from tablestore.sql.catalog.binding import is_proctime_column
 from tablestore.sql.catalog.definitions import Definition
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
+from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 
@@ -98,16 +99,12 @@ def is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
     """Return whether the time of FOR SYSTEM_TIME AS OF is ``PROCTIME()`` or a column of it."""
     if isinstance(moment, exp.Column):
         return moment.name.lower() in _proctimes(scope, query)
-    return _is_call(moment)
-
-
-def _is_call(expression: exp.Expr) -> bool:
-    return isinstance(expression, exp.Anonymous) and expression.name.upper() == PROCTIME
+    return called(moment) == PROCTIME
 
 
 def _proctimes(scope: Scope, query: Query) -> set[str]:
     """Return the lower-case names of all ``PROCTIME()`` columns that a query reads, through views too."""
-    found = {alias.alias.lower() for alias in query.tree.find_all(exp.Alias) if _is_call(alias.this)}
+    found = {alias.alias.lower() for alias in query.tree.find_all(exp.Alias) if called(alias.this) == PROCTIME}
     for name in tables_in(query):
         made = definition_of(scope, name).made
         if not isinstance(made, CreateTable):

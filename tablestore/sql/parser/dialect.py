@@ -16,6 +16,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
+from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.functions.json_functions import (
     JsonAggregate,
     JsonArray,
@@ -126,9 +127,10 @@ def _with_nulls_as_in_flink(tree: exp.Expr) -> exp.Expr:
 
 
 def _said_to_spark(node: exp.Expr) -> exp.Expr:
-    why = _BEYOND.get(node.name.upper()) if isinstance(node, exp.Anonymous) else None
+    name = called(node)
+    why = _BEYOND.get(name)
     if why is not None or isinstance(node, exp.QueryTransform):
-        what = "TRANSFORM ... USING" if why is None else f"{node.name.upper()}()"
+        what = "TRANSFORM ... USING" if why is None else f"{name}()"
         msg = f"{what} {why or _RUNS_CODE}, which SQL and definitions must not do. Use Spark in the program."
         raise InvalidInputError(msg)
     _change(node)
@@ -140,15 +142,15 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         return (
             _call("MAP", *node.expressions) if is_map(node) else _call("TRY_ELEMENT_AT", node.this, *node.expressions)
         )
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":
+    if name == "ROW":
         # Names of columns would make types of their own, which Spark does not unite in an array or a CASE.
         fields = enumerate(node.expressions)
         return _call("NAMED_STRUCT", *(part for n, each in fields for part in (exp.Literal.string(f"EXPR${n}"), each)))
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_TIMESTAMP_LTZ" and len(node.expressions) == 2:
+    if name == "TO_TIMESTAMP_LTZ" and len(node.expressions) == 2:
         number, precision = node.expressions
         if precision.is_int:
-            name = _FROM_EPOCH.get(precision.name)
-            return node if name is None else _call(name, number)
+            of_epoch = _FROM_EPOCH.get(precision.name)
+            return node if of_epoch is None else _call(of_epoch, number)
     if _is_written(node):
         return exp.var(_written(node))
     if isinstance(node, exp.Cast):
@@ -162,11 +164,11 @@ def _check_pattern(node: exp.Expr) -> None:
     Raises:
         InvalidInputError: it has a letter of weeks.
     """
-    if isinstance(node, exp.Anonymous) and node.name.upper() in _WITH_PATTERN and len(node.expressions) > 1:
+    name = called(node)
+    if name in _WITH_PATTERN and len(node.expressions) > 1:
         pattern = node.expressions[1]
         found = _OF_WEEKS.search(re.sub("'[^']*'", "", pattern.name)) if pattern.is_string else None
         if found:
-            name = node.name.upper()
             msg = f"{name}: '{found[0]}' in '{pattern.name}' is not supported: Spark has no week years. A year is 'y'."
             raise InvalidInputError(msg)
 
@@ -198,7 +200,7 @@ def _give_rows_names(values: exp.Values) -> None:
         # sqlglot puts ROW(1, 2) into a tuple of one; beside (1, 2) it has two columns, too.
         for row in rows:
             only = row.expressions[0]
-            if len(row.expressions) == 1 and isinstance(only, exp.Anonymous) and only.name.upper() == "ROW":
+            if len(row.expressions) == 1 and called(only) == "ROW":
                 row.set("expressions", only.expressions)
     for column in zip(*(row.expressions for row in rows), strict=False):
         _cast_like_others(column)

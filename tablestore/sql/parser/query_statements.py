@@ -13,6 +13,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.functions.arithmetic import is_of_periods
+from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.functions.json_functions import PARSERS, JsonAggregate, JsonReader
 from tablestore.sql.parser.functions.templates import NAMES
 from tablestore.sql.parser.functions.time_functions import WITHOUT_BRACKETS
@@ -310,8 +311,8 @@ def _refused(node: exp.Expr) -> str | None:
         return f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ"
     if isinstance(node, exp.ArrayAgg) and isinstance(node.this, exp.Order):
         return "ARRAY_AGG(... ORDER BY ...) is not supported: use ARRAY_SORT(ARRAY_AGG(...))"
-    if isinstance(node, exp.Anonymous) and (why := _NO_FUNCTIONS.get(node.name.upper())):
-        return f"{node.name.upper()} is not supported: {why}"
+    if why := _NO_FUNCTIONS.get(called(node)):
+        return f"{called(node)} is not supported: {why}"
     if isinstance(node, exp.Any | exp.All) and isinstance(node.this, exp.Query):
         return "ANY, SOME and ALL of a query are not supported: use IN, or its MIN or MAX"
     if isinstance(node, exp.Overlaps) and not is_of_periods(node):

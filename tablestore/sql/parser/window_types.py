@@ -9,6 +9,7 @@ from typing import Final
 from sqlglot import exp
 
 from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.functions.calls import called
 
 START, END, TIME = "window_start", "window_end", "window_time"
 _META: Final = "windowed"
@@ -96,7 +97,7 @@ def modern(tree: exp.Expr) -> None:
     for select in list(tree.find_all(exp.Select)):
         group = select.args.get("group")
         for each in list(group.expressions) if group is not None else []:
-            kind = each.name.upper() if isinstance(each, exp.Anonymous) else ""
+            kind = called(each)
             if kind in {WindowKind.TUMBLE, WindowKind.HOP, WindowKind.SESSION}:
                 _modernize(select, each, WindowKind(kind))
 

@@ -7,6 +7,7 @@ from typing import Final, NoReturn
 from sqlglot import exp
 
 from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.qualify import own_nodes
 
 BATCH: Final = "SET 'execution.runtime-mode' = 'batch' reads what is there now"
@@ -112,9 +113,7 @@ def is_momentary(tree: exp.Expr) -> bool:
 
 
 def _function(node: exp.Expr) -> str:
-    if isinstance(node, exp.Anonymous):
-        return node.name.upper()
-    return node.sql_name().upper() if isinstance(node, exp.Func) else ""
+    return called(node) or (node.sql_name().upper() if isinstance(node, exp.Func) else "")
 
 
 def check_from_the_start(node: exp.Expr | None, since: str, what: str, word: str = "") -> None:

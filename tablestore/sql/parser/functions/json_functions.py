@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from sqlglot import exp
 
 from snapshot.quoting import text_literal
+from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.token_reader import Reader
 
 _MODE: Final = re.compile(r"\s*(strict|lax)\s+(.+)", re.IGNORECASE | re.DOTALL)
@@ -266,7 +267,7 @@ def json_aggregated(node: exp.Expr, text_of: Callable[[exp.Expr], str]) -> str:
 
 def _value(node: exp.Expr, text_of: Callable[[exp.Expr], str]) -> str:
     """Return a value as JSON in Spark SQL; what is JSON already stays as it is."""
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "JSON" and len(node.expressions) == 1:
+    if called(node) == "JSON" and len(node.expressions) == 1:
         return f"TO_JSON(PARSE_JSON({text_of(node.expressions[0])}))"
     is_made = isinstance(node, exp.JSONObject | JsonArray | JsonAggregate)
     return text_of(node) if is_made else AS_JSON.format(f"({text_of(node)})")

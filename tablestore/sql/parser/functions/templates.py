@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.functions.json_functions import AS_JSON
 
 _QUOTED: Final = "CONCAT('\\\\Q', {1}, '\\\\E')"
@@ -125,12 +126,10 @@ NAMES: Final = frozenset({*(name for name, _ in _IN_SPARK), *_NULL_IF_ONE_IS, *_
 
 def is_translated(node: exp.Expr) -> bool:
     """Return whether an expression is a call of one of the functions."""
+    name = called(node)
+    is_one = name in _NULL_IF_ONE_IS or (name, len(node.expressions)) in _IN_SPARK
     # Spark's ARRAY_SORT takes a lambda function.
-    return (
-        isinstance(node, exp.Anonymous)
-        and not any(isinstance(each, exp.Lambda) for each in node.expressions)
-        and ((node.name.upper(), len(node.expressions)) in _IN_SPARK or node.name.upper() in _NULL_IF_ONE_IS)
-    )
+    return is_one and not any(isinstance(each, exp.Lambda) for each in node.expressions)
 
 
 def function_in_spark(name: str, arguments: Sequence[str]) -> str:
