@@ -112,7 +112,7 @@ class LogIndex:
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry, *, replaces: bool = True) -> IndexEntry:
-        """Write and return a snapshot's entry, which makes the snapshot visible to readers.
+        """Write and return a snapshot's entry, which makes the snapshot visible to readers, unless it has expired.
 
         Without ``replaces``, an entry of the same commit and topic that is there stays.
 
@@ -130,6 +130,10 @@ class LogIndex:
             if listed is None or (listed.commit, listed.topic) != (entry.commit, entry.topic):
                 return self.put(entry)
             entry = listed
+        if entry.snapshot < self._oldest() - 1:
+            # It expired while this publisher was suspended. Readers that know the entry would take it for the newest.
+            self.delete([entry.snapshot])
+            return entry
         # Threads of a table handle share this object, so read the attribute once.
         latest = self._latest
         if latest is not None and entry.snapshot in (latest.snapshot, latest.snapshot + 1):

@@ -362,6 +362,21 @@ def test_a_publisher_asleep_before_its_index_entry_does_not_write_it_over(rig: T
     publisher.discard()
 
 
+def test_an_entry_that_expired_before_it_was_put_does_not_count_as_the_newest(rig: TableHarness) -> None:
+    """A publisher was suspended in between, and knows the entry before it."""
+    rig.write(1)
+    asleep = rig.table.index
+    assert asleep.newest() == 1
+    for number in (2, 3, 4):
+        rig.write(number)
+    entry = asleep.get(2)
+    assert entry is not None
+    commit_expiry(rig.table.files, 4)
+    rig.table.index.delete([1, 2])
+    asleep.put(entry)
+    assert (asleep.get(2), asleep.newest()) == (None, 4)
+
+
 def test_a_snapshot_committed_after_the_log_moved_goes_to_the_new_brokers_only(rig: TableHarness) -> None:
     rig.write(1)
     moved = rig.servers.replace("127.0.0.1", "localhost")
