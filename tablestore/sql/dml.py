@@ -33,7 +33,6 @@ from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (
     Assignments,
-    ComputedColumn,
     CreateTable,
     Delete,
     DropPartitions,
@@ -320,8 +319,7 @@ class _Names:
 
         computed = {
             column.name.lower(): exp.paren(expression_of(column).transform(qualified), copy=False)
-            for column in made.columns
-            if isinstance(column, ComputedColumn)
+            for column in made.computed
         }
         return cls({made.name.lower(): target, (alias or made.name).lower(): target}, target, computed)
 

@@ -118,8 +118,7 @@ def generated(made: CreateTable) -> Generated:
     Raises:
         InvalidInputError: an option is unknown, missing, invalid, or does not fit its column.
     """
-    columns = [column for column in made.columns if isinstance(column, PhysicalColumn)]
-    return Generated.of(name_of(made), columns, dict(made.options))
+    return Generated.of(name_of(made), made.physical, dict(made.options))
 
 
 def is_reading(key: str) -> bool:
@@ -224,7 +223,7 @@ def partition_values(made: CreateTable, given: Iterable[tuple[str, Expression]])
     Raises:
         InvalidInputError: a text is not a value of its column.
     """
-    types = {column.name: column.type for column in made.columns if isinstance(column, PhysicalColumn)}
+    types = {column.name: column.type for column in made.physical}
     values = []
     for name, value in given:
         if value.tree.is_string and name in types and not isinstance(types[name].spark, StringType):
@@ -281,7 +280,7 @@ def _check_columns(made: CreateTable) -> None:
             msg = f"table '{made.name}': {same}; rename one."
             raise InvalidInputError(msg)
         lower[name.lower()] = name
-    physical = [column.name for column in made.columns if isinstance(column, PhysicalColumn)]
+    physical = [column.name for column in made.physical]
     for what, wanted in (("PRIMARY KEY", made.primary_key), ("PARTITIONED BY", made.partitioned_by)):
         for name in wanted:
             if name not in physical:
@@ -313,15 +312,14 @@ def columns_of(column: ComputedColumn) -> list[str]:
 def _check_computed(made: CreateTable) -> None:
     stored = [column.name for column in stored_columns(made)]
     known = {name.lower() for name in stored}
-    for column in made.columns:
-        if isinstance(column, ComputedColumn):
-            for name in columns_of(column):
-                if name.lower() not in known:
-                    msg = (
-                        f"table '{made.name}': column '{column.name}' is computed from '{name}', which is not a stored "
-                        f"column; there are {', '.join(stored)}."
-                    )
-                    raise InvalidInputError(msg)
+    for column in made.computed:
+        for name in columns_of(column):
+            if name.lower() not in known:
+                msg = (
+                    f"table '{made.name}': column '{column.name}' is computed from '{name}', which is not a stored "
+                    f"column; there are {', '.join(stored)}."
+                )
+                raise InvalidInputError(msg)
 
 
 def _check_watermark(made: CreateTable) -> None:

@@ -80,7 +80,7 @@ def kind_of(definition: Definition) -> str:
 
 def _computed(scope: Scope, made: CreateTable) -> Mapping[str, StructField]:
     """Return the computed columns, as Spark computes them, by name, where it can; without ``PROCTIME()``."""
-    wanted = [each for each in made.columns if isinstance(each, ComputedColumn) and not is_proctime_column(each)]
+    wanted = [each for each in made.computed if not is_proctime_column(each)]
     if not wanted:
         return {}
     stored = scope.spark.createDataFrame([], schema_of(stored_columns(made)))

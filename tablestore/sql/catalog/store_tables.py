@@ -26,7 +26,7 @@ def as_stored(made: CreateTable, place: Storage) -> CreateTable:
 
 
 def _with_columns(made: CreateTable, spec: TableSpec) -> CreateTable:
-    words = {column.name: column for column in made.columns if isinstance(column, PhysicalColumn)}
+    words = {column.name: column for column in made.physical}
     columns: list[Column] = []
     for field in spec.schema.fields:
         said = words.get(field.name)
@@ -34,7 +34,7 @@ def _with_columns(made: CreateTable, spec: TableSpec) -> CreateTable:
             comment = (field.metadata or {}).get("comment", None if said is None else said.comment)
             said = PhysicalColumn(field.name, of_spark(field.dataType, nullable=field.nullable), comment)
         columns.append(said)
-    if columns == [column for column in made.columns if isinstance(column, PhysicalColumn)]:
+    if columns == list(made.physical):
         return made
     before: Column | None = None
     for column in made.columns:

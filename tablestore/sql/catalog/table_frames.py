@@ -42,7 +42,7 @@ from tablestore.sql.datagen.options import NUMBER_OF_ROWS, Generated
 from tablestore.sql.datagen.rows import bounded_rows, endless_rows
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, PhysicalColumn
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable
 
 _CHANGES: Final = (StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType()))
 
@@ -230,12 +230,11 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
 def with_computed_then(frame: DataFrame, made: CreateTable) -> DataFrame:
     """Return the columns that a table had in an old snapshot, and the computed columns that can be made of them."""
     there = [name.lower() for name in frame.columns]
-    if there == [column.name.lower() for column in made.columns if isinstance(column, PhysicalColumn)]:
+    if there == [column.name.lower() for column in made.physical]:
         return with_computed(frame, made)
-    computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
     possible = [
         column
-        for column in computed
+        for column in made.computed
         if column.name.lower() not in there and all(each.lower() in there for each in columns_of(column))
     ]
     return frame.select("*", *(_computed(column, frame) for column in possible))

@@ -15,7 +15,7 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.functions.calls import called
 from tablestore.sql.parser.functions.time_functions import PROCTIME
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
+from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 
 AUDIT_LOG: Final = "audit_log"
 BINLOG: Final = "binlog"
@@ -110,6 +110,5 @@ def _proctimes(scope: Scope, query: Query) -> set[str]:
         if not isinstance(made, CreateTable):
             found |= _proctimes(scope, made.query)
             continue
-        computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
-        found |= {each.name.lower() for each in computed if is_proctime_column(each)}
+        found |= {each.name.lower() for each in made.computed if is_proctime_column(each)}
     return found

@@ -204,6 +204,16 @@ class CreateTable:
     if_not_exists: bool = False
     temporary: bool = False
 
+    @property
+    def physical(self) -> tuple[PhysicalColumn, ...]:
+        """The columns whose values are stored."""
+        return tuple(column for column in self.columns if isinstance(column, PhysicalColumn))
+
+    @property
+    def computed(self) -> tuple[ComputedColumn, ...]:
+        """The columns that are computed on read."""
+        return tuple(column for column in self.columns if isinstance(column, ComputedColumn))
+
 
 @dataclass(frozen=True)
 class CreateTableAs:

@@ -34,7 +34,7 @@ from tablestore.sql.catalog.table_references import (
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.qualify import join_by_where, join_subqueries, named_table
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, PhysicalColumn, Query
+from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
 from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
 from tablestore.sql.queries.batch_query import (
@@ -158,8 +158,7 @@ def check_replaced(found: Relation, made: CreateTable, key: tuple[int, ...], *, 
     """
     keys = found.keys if found.keys is not None else () if found.key is None else (found.key,)
     strict = connector_of(made) is not None and any(
-        isinstance(column, PhysicalColumn) and not column.type.nullable and column.name not in made.primary_key
-        for column in made.columns
+        not column.type.nullable and column.name not in made.primary_key for column in made.physical
     )
     needs = ""
     if takes_back:
@@ -449,9 +448,8 @@ def _check_definition(scope: Scope, name: str) -> None:
     """Check that a view, through the views that it reads, or a computed column has no random function."""
     made = definition_of(scope, name).made
     if isinstance(made, CreateTable):
-        for column in made.columns:
-            if isinstance(column, ComputedColumn):
-                check_same_if_repeated(expression_of(column))
+        for column in made.computed:
+            check_same_if_repeated(expression_of(column))
         return
     with within_view(made):
         check_same_if_repeated(made.query.tree)

@@ -19,7 +19,7 @@ from tablestore.sql.catalog.hints import BOUNDED, adds_replaced, since, stream_r
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, GeneratedTable, timed_rows, with_computed
 from tablestore.sql.catalog.table_references import check_there, is_change_table, is_inside, tables_in
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
+from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.queries.batch_query import DEPTH_MAX, batch_table, open_table, within_view
 from tablestore.sql.queries.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
 from tablestore.sql.queries.unsupported import is_momentary
@@ -155,8 +155,7 @@ def _changes_of(table: TableStore, options: Mapping[str, Any], *, late: bool) ->
 
 def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
     names = [column.name for column in made.columns]
-    computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
-    momentary = frozenset(each.name for each in computed if is_momentary(expression_of(each)))
+    momentary = frozenset(each.name for each in made.computed if is_momentary(expression_of(each)))
     found = of_changes(changes, [names.index(name) for name in made.primary_key])
     return replace(found, momentary=momentary)
 

@@ -165,7 +165,7 @@ def _schemas(table: TableContext, made: CreateTable) -> pa.Table:
     """
     spec, versions = table.spec, _versions(table)
     times = {each.id: each.timestamp_ms for each in table.files.snapshots()}
-    declared = {each.name: each for each in made.columns if isinstance(each, PhysicalColumn)}
+    declared = {each.name: each for each in made.physical}
     numbers: dict[str, int] = {}
     rows = []
     for number, (since, columns) in enumerate(versions):
