@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
@@ -77,7 +78,7 @@ def frame_of_splits(
         with traceback_hidden():
             try:
                 for batch in batches:
-                    asked = " ".join(inner.names) if batch.num_columns == 1 else batch.column(1)[0].as_py()
+                    asked = json.dumps([inner.names]) if batch.num_columns == 1 else batch.column(1)[0].as_py()
                     chosen, predicate = _parsed(asked, inner, fitted)
                     own, neutral = (pa.schema([schema.field(n) for n in chosen]) for schema in (fitted, inner))
                     for number in batch.column(0).to_pylist():
@@ -96,15 +97,14 @@ def _parsed(asked: str, named: pa.Schema, columns: pa.Schema) -> tuple[list[int]
     """Return the positions of the columns that a query uses, and what is true for all rows that it uses.
 
     Args:
-        asked: what ``PrunedReads`` says: the names of the columns, and for each filter the column, the sign, the type
-            and the constant.
+        asked: what ``PrunedReads`` says, as JSON: a list of the names of the columns, and one for each filter: the
+            column, the sign, the type and the constant.
         named: the columns, by the names that Spark knows.
         columns: the columns, by their own names.
     """
-    wanted, *conditions = asked.split("\x1e")
+    wanted, *conditions = json.loads(asked)
     filters = []
-    for condition in conditions:
-        name, sign, kind, text = condition.split("\x1f")
+    for name, sign, kind, text in conditions:
         value: object = text if kind == "string" else int(text)
         if kind == "date":
             ordinal = _EPOCH + int(text)
@@ -114,4 +114,4 @@ def _parsed(asked: str, named: pa.Schema, columns: pa.Schema) -> tuple[list[int]
             value = date.fromordinal(ordinal)
         filters.append(_FILTERS[sign]((columns.field(named.get_field_index(name)).name,), value))
     predicate, _ = split_filters(filters, columns)
-    return [named.get_field_index(name) for name in wanted.split(" ")], predicate
+    return [named.get_field_index(name) for name in wanted], predicate

@@ -1,5 +1,6 @@
 package tablestore
 
+import com.fasterxml.jackson.databind.ObjectMapper
 import org.apache.spark.sql.SparkSessionExtensions
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.plans.logical.{Filter, LogicalPlan, MapInArrow, Project}
@@ -22,8 +23,10 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
   /** The name of the function. */
   private val Reader = "tablestore_rows"
   private val Wanted = "wanted"
-  private val Between = "\u001f"
-  private val Next = "\u001e"
+  private val Json = new ObjectMapper()
+
+  /** The comparisons that are told, each with the same one of the other side. */
+  private val Mirrored = Map("=" -> "=", "<" -> ">", "<=" -> ">=", ">" -> "<", ">=" -> "<=")
 
   override def apply(plan: LogicalPlan): LogicalPlan = plan.transformDown {
     case project @ Project(_, rows: MapInArrow) if isRead(rows) =>
@@ -41,10 +44,9 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
   }
 
   /** A function returns at least one column: for a count, the smallest. */
-  private def pruned(rows: MapInArrow, used: AttributeSet, conditions: Seq[String]): MapInArrow = {
+  private def pruned(rows: MapInArrow, used: AttributeSet, conditions: Seq[Seq[String]]): MapInArrow = {
     val found = rows.output.filter(used.contains)
     val output = if (found.isEmpty) Seq(rows.output.minBy(_.dataType.defaultSize)) else found
-    val text = (output.map(_.name).mkString(" ") +: conditions).mkString(Next)
     if (output.size == rows.output.size && conditions == asked(rows)) {
       return rows
     }
@@ -52,6 +54,7 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
       case Project(Seq(_, named: Alias), below) if named.name == Wanted => below
       case below                                                       => below
     }
+    val text = Json.writeValueAsString((output.map(_.name) +: conditions).map(_.toArray).toArray)
     val child = Project(Seq(splits.output.head, Alias(Literal(text), Wanted)()), splits)
     val schema = StructType(output.map(each => StructField(each.name, each.dataType, each.nullable)))
     val function = rows.functionExpr.asInstanceOf[PythonUDF].copy(dataType = schema, children = child.output)
@@ -59,30 +62,30 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
   }
 
   /** The conditions that a function has got. */
-  private def asked(rows: MapInArrow): Seq[String] = rows.child match {
-    case Project(Seq(_, Alias(Literal(text, StringType), Wanted)), _) => text.toString.split(Next).toSeq.tail
-    case _                                                            => Nil
+  private def asked(rows: MapInArrow): Seq[Seq[String]] = rows.child match {
+    case Project(Seq(_, Alias(Literal(text, StringType), Wanted)), _) =>
+      Json.readValue(text.toString, classOf[Array[Array[String]]]).toSeq.tail.map(_.toSeq)
+    case _ => Nil
   }
 
   /** The parts of a condition that compare a column with a constant. */
-  private def filtered(rows: MapInArrow, condition: Expression): Seq[String] =
+  private def filtered(rows: MapInArrow, condition: Expression): Seq[Seq[String]] =
     splitConjunctivePredicates(condition).flatMap {
-      case EqualTo(column: Attribute, constant: Literal)            => compared(rows, column, "=", constant)
-      case LessThan(column: Attribute, constant: Literal)           => compared(rows, column, "<", constant)
-      case LessThanOrEqual(column: Attribute, constant: Literal)    => compared(rows, column, "<=", constant)
-      case GreaterThan(column: Attribute, constant: Literal)        => compared(rows, column, ">", constant)
-      case GreaterThanOrEqual(column: Attribute, constant: Literal) => compared(rows, column, ">=", constant)
-      case _                                                        => None
-    }
-
-  private def compared(rows: MapInArrow, column: Attribute, sign: String, constant: Literal): Option[String] = {
-    val text = String.valueOf(constant.value)
-    constant.dataType match {
-      case StringType | ByteType | ShortType | IntegerType | LongType | DateType
-          if constant.value != null && !text.contains(Between) && !text.contains(Next) =>
-        for (own <- rows.output.find(_.exprId == column.exprId))
-          yield Seq(own.name, sign, constant.dataType.typeName, text).mkString(Between)
+      case each @ BinaryComparison(column: Attribute, constant: Literal) => compared(rows, column, each.symbol, constant)
+      case each @ BinaryComparison(constant: Literal, column: Attribute) =>
+        Mirrored.get(each.symbol).flatMap(compared(rows, column, _, constant))
       case _ => None
     }
+
+  private def compared(rows: MapInArrow, column: Attribute, sign: String, constant: Literal): Option[Seq[String]] = {
+    val text = String.valueOf(constant.value)
+    val isTold = constant.value != null && Mirrored.contains(sign) && (constant.dataType match {
+      // What is no UTF-8 cannot be told.
+      case StringType                                               => !text.contains("\ufffd")
+      case ByteType | ShortType | IntegerType | LongType | DateType => true
+      case _                                                        => false
+    })
+    for (own <- rows.output.find(_.exprId == column.exprId) if isTold)
+      yield Seq(own.name, sign, constant.dataType.typeName, text)
   }
 }

@@ -57,7 +57,8 @@ def _compile(delta: Path, jar: Path) -> None:
         return [str(path) for name in names for path in sorted(folder.glob(f"{name}-*.jar"))]
 
     compiler = paths(spark, "scala-compiler", "scala-library", "scala-reflect")
-    used = [*paths(spark, "scala-library", "hadoop-client-api", "slf4j-api", "spark"), *paths(delta, "delta-storage")]
+    used = paths(spark, "scala-library", "hadoop-client-api", "jackson", "slf4j-api", "spark")
+    used += paths(delta, "delta-storage")
     draft = jar.with_name(f".{jar.stem}-{os.getpid()}.jar")
     command = [find_java().command, "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(compiler)]
     command += ["scala.tools.nsc.Main", "-classpath", os.pathsep.join(used), "-d", str(draft), *map(str, _SOURCES)]
