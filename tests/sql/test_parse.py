@@ -71,6 +71,13 @@ def test_a_list_with_a_missing_item_and_a_join_without_a_condition_are_errors(te
         parse(text)
 
 
+def test_the_columns_of_a_window_table_are_not_named_by_its_alias() -> None:
+    window = "SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY)) AS w"
+    assert parse(window)
+    with pytest.raises(SqlError, match="names for the columns of a window table are not supported: name them in SELE"):
+        parse(f"{window} (b, a)")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -236,8 +236,10 @@ class QueryReader(JsonReader):
         if is_wrapped:
             self._need(")")
         made = exp.Table(this=exp.to_identifier(table, quoted=True).update_positions(start))
-        alias = self._parse_table_alias()
+        at, alias = self._curr, self._parse_table_alias()
         if alias is not None:
+            if alias.columns:
+                self.raise_error("names for the columns of a window table are not supported: name them in SELECT", at)
             made.set("alias", alias)
         return self._windows(kind, column, given, partition, start).put(made)
 
