@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,6 +14,8 @@ from snapshot.storage import Storage
 
 INDEX = "_log"
 _LISTINGS_MAX = 10
+_NEW_MS = 5_000
+"""How old a snapshot is at most that others are not expected to have expired, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,8 @@ class LogIndex:
             if listed is None or (listed.commit, listed.topic) != (entry.commit, entry.topic):
                 return self.put(entry)
             entry = listed
-        if entry.snapshot < self._oldest() - 1:
-            # It expired while this publisher was suspended. Readers that know the entry would take it for the newest.
+        if self._has_expired_since(entry):
+            # Readers that know the entry would take it for the newest.
             self.delete([entry.snapshot])
             return entry
         # Threads of a table handle share this object, so read the attribute once.
@@ -139,6 +142,14 @@ class LogIndex:
         if latest is not None and entry.snapshot in (latest.snapshot, latest.snapshot + 1):
             self._latest = entry
         return entry
+
+    def _has_expired_since(self, entry: IndexEntry) -> bool:
+        """Return whether a snapshot expired while its publisher was suspended.
+
+        An object store, where a look takes two requests, is not asked just after the commit.
+        """
+        age_ms = time.time() * 1000 - entry.timestamp_ms
+        return (self._table.is_local or age_ms > _NEW_MS) and entry.snapshot < self._oldest() - 1
 
     def get(self, snapshot: int) -> IndexEntry | None:
         """Return a snapshot's entry; None if the snapshot is not published or has expired.
