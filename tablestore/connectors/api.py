@@ -81,8 +81,9 @@ def read_changes(
     """Return an upsert table as a streaming changelog with the row before and after each change.
 
     The query keeps the last row of each key in files. Each micro-batch folds all messages of a key into one change,
-    from the row before the micro-batch to the row after it. All messages of a key must be in one partition, as Kafka's
-    own partitioners place them.
+    from the row before the micro-batch to the row after it. All messages of a key must be in one partition of one
+    topic, as Kafka's own partitioners place them. Topics of ``topic-pattern`` that are discovered are read from their
+    start.
 
     Args:
         spark: a session in which ``format("upsert-kafka")`` is registered.
