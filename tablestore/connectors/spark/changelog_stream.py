@@ -102,7 +102,7 @@ class ChangelogStream(KafkaStream):
         end = super().latestOffset(start, limit)
         if end is start:
             return start
-        self._last = {"origins": start["origins"], **self._with_new_topics(start, end), "state": start["state"]}
+        self._last = self._with_new_topics(start, end | {"state": start["state"], "origins": start["origins"]})
         return self._last
 
     def _with_new_topics(self, start: Json, end: Json) -> Json:
@@ -122,8 +122,7 @@ class ChangelogStream(KafkaStream):
             return end
         # Those without messages, too; otherwise they would look as if they had been added later.
         first = self._plan.firsts([each for each in self._plan.partitions() if each[0] not in known])
-        origins = offsets_of(start["origins"]) | first
-        return end | {"at": nested(first | at), "origins": nested(origins)}
+        return end | {"at": nested(first | at), "origins": nested(first | offsets_of(end["origins"]))}
 
     def reportLatestOffset(self) -> Json:
         """Return the current end offsets and the size of the state, for the query's progress report."""
