@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
+    In,
     InputPartition,
     LessThan,
     LessThanOrEqual,
@@ -98,20 +99,25 @@ def _parsed(asked: str, named: pa.Schema, columns: pa.Schema) -> tuple[list[int]
 
     Args:
         asked: what ``PrunedReads`` says, as JSON: a list of the names of the columns, and one for each filter: the
-            column, the sign, the type and the constant.
+            column, the sign or ``IN``, the type and the constants.
         named: the columns, by the names that Spark knows.
         columns: the columns, by their own names.
     """
     wanted, *conditions = json.loads(asked)
     filters = []
-    for name, sign, kind, text in conditions:
-        value: object = text if kind == "string" else int(text)
-        if kind == "date":
-            ordinal = _EPOCH + int(text)
-            if not 1 <= ordinal <= date.max.toordinal():
-                # Python has no such date; Spark alone filters by it.
-                continue
-            value = date.fromordinal(ordinal)
-        filters.append(_FILTERS[sign]((columns.field(named.get_field_index(name)).name,), value))
+    for name, sign, kind, *texts in conditions:
+        path, values = (columns.field(named.get_field_index(name)).name,), [_constant(kind, text) for text in texts]
+        if None not in values:
+            filters.append(In(path, tuple(values)) if sign == "IN" else _FILTERS[sign](path, values[0]))
     predicate, _ = split_filters(filters, columns)
     return [named.get_field_index(name) for name in wanted], predicate
+
+
+def _constant(kind: str, text: str) -> str | int | date | None:
+    """Return a constant of a filter; None for a date that Python does not have, by which Spark alone filters."""
+    if kind == "string":
+        return text
+    if kind != "date":
+        return int(text)
+    ordinal = _EPOCH + int(text)
+    return date.fromordinal(ordinal) if 1 <= ordinal <= date.max.toordinal() else None

@@ -25,6 +25,8 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
   private val Wanted = "wanted"
   private val Json = new ObjectMapper()
 
+  private val ConstantsMax = 1000
+
   /** The comparisons that are told, each with the same one of the other side. */
   private val Mirrored = Map("=" -> "=", "<" -> ">", "<=" -> ">=", ">" -> "<", ">=" -> "<=")
 
@@ -68,24 +70,30 @@ object PrunedReads extends Rule[LogicalPlan] with PredicateHelper {
     case _ => Nil
   }
 
-  /** The parts of a condition that compare a column with a constant. */
+  /** The parts of a condition that compare a column with constants. */
   private def filtered(rows: MapInArrow, condition: Expression): Seq[Seq[String]] =
     splitConjunctivePredicates(condition).flatMap {
-      case each @ BinaryComparison(column: Attribute, constant: Literal) => compared(rows, column, each.symbol, constant)
-      case each @ BinaryComparison(constant: Literal, column: Attribute) =>
-        Mirrored.get(each.symbol).flatMap(compared(rows, column, _, constant))
-      case _ => None
+      case each @ BinaryComparison(column: Attribute, constant: Literal) if Mirrored.contains(each.symbol) =>
+        told(rows, column, each.symbol, Seq(constant))
+      case each @ BinaryComparison(constant: Literal, column: Attribute) if Mirrored.contains(each.symbol) =>
+        told(rows, column, Mirrored(each.symbol), Seq(constant))
+      case In(column: Attribute, list) =>
+        val constants = list.collect { case constant: Literal => constant }
+        if (constants.size == list.size) told(rows, column, "IN", constants) else None
+      case InSet(column: Attribute, values) => told(rows, column, "IN", values.toSeq.map(Literal(_, column.dataType)))
+      case _                                => None
     }
 
-  private def compared(rows: MapInArrow, column: Attribute, sign: String, constant: Literal): Option[Seq[String]] = {
-    val text = String.valueOf(constant.value)
-    val isTold = constant.value != null && Mirrored.contains(sign) && (constant.dataType match {
-      // What is no UTF-8 cannot be told.
-      case StringType                                               => !text.contains("\ufffd")
-      case ByteType | ShortType | IntegerType | LongType | DateType => true
-      case _                                                        => false
-    })
-    for (own <- rows.output.find(_.exprId == column.exprId) if isTold)
-      yield Seq(own.name, sign, constant.dataType.typeName, text)
-  }
+  private def told(rows: MapInArrow, column: Attribute, sign: String, constants: Seq[Literal]): Option[Seq[String]] =
+    for {
+      own <- rows.output.find(_.exprId == column.exprId)
+      if constants.nonEmpty && constants.size <= ConstantsMax && constants.forall(canBeTold)
+    } yield Seq(own.name, sign, constants.head.dataType.typeName) ++ constants.map(_.value.toString)
+
+  private def canBeTold(constant: Literal): Boolean = constant.value != null && (constant.dataType match {
+    // What is no UTF-8 cannot be told.
+    case StringType                                               => !constant.value.toString.contains("\ufffd")
+    case ByteType | ShortType | IntegerType | LongType | DateType => true
+    case _                                                        => false
+  })
 }

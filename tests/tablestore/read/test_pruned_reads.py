@@ -100,6 +100,13 @@ FILTERED = "id string, b tinyint, s smallint, i int, n bigint, day date, x doubl
         ("id = cast(NULL AS string)", 0),
         ("3 < n AND 2 = b AND 5 >= i", 3),
         ("n <=> 3", 0),
+        ("id IN ('k3', 'k\\'ä', 'none') AND b IN (1, 2)", 2),
+        (f"n IN ({', '.join(map(str, range(3, 20)))})", 1),
+        (f"n IN ({', '.join(map(str, range(1001)))})", 0),
+        ("n IN (1, NULL)", 0),
+        ("n IN (1, i)", 0),
+        ("n NOT IN (1, 2)", 0),
+        ("day IN (DATE '2024-02-29', DATE '+10000-01-01')", 1),
         ("NOT (n > 1)", 1),
     ],
 )
@@ -117,7 +124,7 @@ def test_a_filter_that_compares_a_column_with_a_constant_gets_into_the_files(
     table.write(frame(spark, given[1::2], FILTERED))
     rows = table.read().where(condition).select("x", "id")
     plan = rows._jdf.queryExecution().optimizedPlan().toString()
-    pushed = re.findall(r'\["c\d","[<>=]', plan)
+    pushed = re.findall(r'\["c\d","(?:[<>=]|IN)', plan)
     assert len(pushed) == count
     found = sorted(map(repr, rows.collect()))
     with unpruned(spark):
