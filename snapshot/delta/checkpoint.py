@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import re
 
 import pyarrow.parquet as pq
 
-from snapshot.delta.entries import LOG, NEWEST_CHECKPOINT, entry_of, recorded
+from snapshot.delta.entries import CHECKPOINT, LOG, NEWEST_CHECKPOINT, entry_of, recorded
 from snapshot.delta.state import DeltaBase
 from snapshot.storage import Storage
-
-_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.[0-9]{10}|\.[0-9a-f-]{36})?\.parquet")
 
 
 def write_checkpoint(storage: Storage, base: DeltaBase) -> None:
@@ -58,7 +55,7 @@ def checkpointed_transactions(storage: Storage, version: int) -> tuple[int, dict
     """
     by_version: dict[int, list[str]] = {}
     for name in storage.names(LOG):
-        match = _CHECKPOINT.fullmatch(name)
+        match = CHECKPOINT.fullmatch(name)
         if match and int(match[1]) <= version:
             by_version.setdefault(int(match[1]), []).append(name)
     if not by_version:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ NTZ_FEATURE = "timestampNtz"
 FEATURES_READER, FEATURES_WRITER = 3, 7
 """Reader and writer versions from which on the protocol lists its features."""
 FINGERPRINT_DIGITS = 16
+CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.[0-9]{10}|\.[0-9a-f-]{36})?\.parquet")
+"""The name of a checkpoint in the log, or of a part of one."""
 NEWEST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """The file that names the newest checkpoint."""
 _PATH_SAFE = "/!$&'()+,:;=@"

@@ -6,18 +6,28 @@ import re
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from snapshot.delta.entries import LOG, NEWEST_CHECKPOINT, Commit, DataFile, entry_of, files_of, fingerprint_of
+from snapshot.delta.entries import (
+    CHECKPOINT,
+    LOG,
+    NEWEST_CHECKPOINT,
+    Commit,
+    DataFile,
+    entry_of,
+    files_of,
+    fingerprint_of,
+)
 from snapshot.delta.native_errors import delta_errors
 from snapshot.delta.protocol import Protocol
 from snapshot.delta.remove_log import check_not_removed
 from snapshot.errors import CorruptedError
 from snapshot.storage import Storage
 
-_ENTRY = re.compile(r"[0-9]{20}\.json")
+_ENTRY = re.compile(r"([0-9]{20})\.json")
 _WAIT_SECONDS = 0.1
 _WITHDRAWN_SECONDS = 2.0
 """How long a reader of an object store waits for another writer to remove an entry with which the log has a gap."""
@@ -49,7 +59,7 @@ class DeltaBase:
             CorruptedError: the log cannot be read.
         """
         now: tuple[bytes | None, ...] = ()
-        until = time.monotonic() + (0 if storage.is_local or version is not None else _WITHDRAWN_SECONDS)
+        until = time.monotonic() + (0 if storage.is_local else _WITHDRAWN_SECONDS)
         while True:
             try:
                 with delta_errors(storage.root):
@@ -58,11 +68,14 @@ class DeltaBase:
                 check_not_removed(storage)
                 # A table that was created again has another first entry.
                 before, now = now, (storage.read(NEWEST_CHECKPOINT), storage.read(entry_of(0)))
-                if now == before:
-                    if time.monotonic() >= until:
-                        _check_no_gap(storage)
-                        raise
-                    time.sleep(_WAIT_SECONDS)
+                if now != before:
+                    continue
+                if version is not None:
+                    raise
+                if time.monotonic() >= until:
+                    _check_no_gap(storage)
+                    raise
+                time.sleep(_WAIT_SECONDS)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -109,14 +122,14 @@ def _check_no_gap(storage: Storage) -> None:
     Raises:
         CorruptedError: one is, and a later one is there.
     """
-    names = set(storage.names(LOG))
-    there = sorted(int(name[:20]) for name in names if _ENTRY.fullmatch(name))
-    # A checkpoint replaces the entries before it.
-    first = 0 if not any(".checkpoint." in name for name in names) else min(there, default=0)
-    missing = next((version for version in range(first, max(there, default=0)) if version not in there), None)
-    if missing is None:
+    names = storage.names(LOG)
+    # A reader needs the entries after the newest checkpoint.
+    begin = max((int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))), default=-1)
+    there = sorted(int(found[1]) for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) > begin)
+    gap = next(((before + 1, after) for before, after in pairwise([begin, *there]) if after != before + 1), None)
+    if gap is None:
         return
-    after = next(version for version in there if version > missing)
+    missing, after = gap
     msg = (
         f"{storage.root}: the Delta log cannot be read: it lacks version {missing}, but has version {after}. Restore "
         "what is missing. If a writer was killed when the table was dropped, delete "

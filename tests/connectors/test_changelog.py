@@ -37,6 +37,13 @@ def row(k: str, v: str | None, partition: int = 0) -> Record:
     return up(k, json.dumps({"k": k, "v": v}).encode(), partition)
 
 
+def grow(wire: Wire, topic: str, partitions: int) -> None:
+    """Add partitions to a topic, and wait until the broker knows them."""
+    wire.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+    while wire.partitions(topic) != partitions:
+        pass
+
+
 class Follower:
     """A query over a topic's changelog."""
 
@@ -111,9 +118,7 @@ def test_keys_may_not_move_between_partitions_of_a_topic_that_grows_or_is_anothe
     follower = Follower(spark, options(wire, topic), tmp_path)
     wire.send(topic, [row("a", "1")])
     follower.run()
-    wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
-    while wire.partitions(topic) != 2:
-        pass
+    grow(wire, topic, 2)
     wire.send(topic, [row("a", "2", 1)])
     with pytest.raises(PySparkException, match=r"partitions \[1\] were added.*new topic"):
         follower.run()
@@ -150,9 +155,7 @@ def test_topics_of_a_pattern_are_read_from_their_start_when_they_are_discovered(
         ("b", "2", "delete"),
         ("c", "1", "insert"),
     ]
-    wire.admin.create_partitions([NewPartitions(more, 3)])[more].result()
-    while wire.partitions(more) != 3:
-        pass
+    grow(wire, more, 3)
     wire.send(more, [row("b", "3", 2)])
     with pytest.raises(PySparkException, match=r"partitions \[2\] were added.*new topic"):
         follower.run()

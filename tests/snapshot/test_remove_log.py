@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Timer
 
 import pytest
@@ -43,3 +44,15 @@ def test_a_reader_waits_for_an_entry_behind_a_gap_to_be_removed(lake: str) -> No
         open_local(path)
     store.rm_file(entry(path, 5))
     assert open_local(path).to_arrow().to_pylist() == ROWS
+
+
+def test_entries_before_a_checkpoint_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = create_local(path, "id bigint", options={"compaction.auto": False})
+    for _ in range(21):
+        table.write(ROWS)
+    for version in range(5):
+        Path(entry(str(path), version)).unlink()
+    Path(entry(str(path), 30)).write_bytes(LATE)
+    with pytest.raises(CorruptedError, match=r"lacks version 22, but has version 30\."):
+        open_local(path)

@@ -23,6 +23,13 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
     return made
 
 
+def stored(catalog: Catalog, name: str) -> TableStore:
+    """Return a table of the store."""
+    table = catalog.table(name)
+    assert isinstance(table, TableStore)
+    return table
+
+
 def now(table: TableStore) -> str:
     """Return the time of the newest snapshot, by the clock in Tokyo, with a millisecond more than it has."""
     moment = datetime.fromtimestamp(table.snapshots()[0].timestamp_ms / 1000, UTC) + ZONE
@@ -30,8 +37,7 @@ def now(table: TableStore) -> str:
 
 
 def test_a_batch_query_reads_the_snapshot_of_that_time(catalog: Catalog) -> None:
-    table = catalog.table("t")
-    assert isinstance(table, TableStore)
+    table = stored(catalog, "t")
     first = now(table)
     catalog.sql("INSERT INTO t VALUES (1, 2), (2, 2)")
     assert rows(catalog, f"SELECT * FROM t FOR SYSTEM_TIME AS OF {first}") == [(1, 1)]
@@ -47,8 +53,7 @@ def test_an_old_snapshot_has_its_own_columns(catalog: Catalog) -> None:
     """As in Flink; a hint reads it with the columns of now."""
     catalog.sql("CREATE TABLE s (k INT, c AS k + 1, old STRING, d AS CHAR_LENGTH(w), w STRING)")
     catalog.sql("INSERT INTO s VALUES (1, 'a', 'abc')")
-    table = catalog.table("s")
-    assert isinstance(table, TableStore)
+    table = stored(catalog, "s")
     first = now(table)
     for change in ("ADD n INT", "DROP old", "RENAME k TO key"):
         if change.startswith("RENAME"):
@@ -69,8 +74,7 @@ def test_an_old_snapshot_has_its_own_columns(catalog: Catalog) -> None:
 
 def test_an_old_snapshot_has_its_own_order_of_columns(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE s (k INT, v STRING, c AS k + 1); INSERT INTO s VALUES (1, 'a')")
-    table = catalog.table("s")
-    assert isinstance(table, TableStore)
+    table = stored(catalog, "s")
     first, own = now(table), f"'snapshot' = '{table.snapshots()[0].id}', 'schema' = 'own'"
     catalog.sql("ALTER TABLE s MODIFY v STRING FIRST")
     assert rows(catalog, "SELECT * FROM s") == [("a", 1, 2)]
@@ -80,8 +84,7 @@ def test_an_old_snapshot_has_its_own_order_of_columns(catalog: Catalog) -> None:
 
 def test_an_old_snapshot_has_what_is_computed_from_fields_of_rows(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE s (r ROW<f INT>, c AS r.f + 1); INSERT INTO s VALUES (ROW(1))")
-    table = catalog.table("s")
-    assert isinstance(table, TableStore)
+    table = stored(catalog, "s")
     first = now(table)
     catalog.sql("ALTER TABLE s ADD n INT")
     assert rows(catalog, f"SELECT c FROM s FOR SYSTEM_TIME AS OF {first}") == [(2,)]
@@ -89,8 +92,7 @@ def test_an_old_snapshot_has_what_is_computed_from_fields_of_rows(catalog: Catal
 
 def test_the_newest_partition_is_that_of_the_time(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE p (k INT, day STRING) PARTITIONED BY (day); INSERT INTO p VALUES (1, 'a'), (2, 'b')")
-    table = catalog.table("p")
-    assert isinstance(table, TableStore)
+    table = stored(catalog, "p")
     first = now(table)
     catalog.sql("INSERT INTO p VALUES (3, 'b'), (4, 'c')")
     newest = "p /*+ OPTIONS('scan.partitions' = 'max_pt()') */"
