@@ -125,6 +125,7 @@ TIMES = [
     ("FLOOR(2.5)", 2),
     ("CEILING(2.1)", 3),
     ("FLOOR(TIME '12:44:31' TO MINUTE)", time(12, 44)),
+    ("TIMESTAMPADD(MINUTE, -20, TIME '00:10:00')", time(23, 50)),
     ("CEILING(TIME '12:44:31' TO HOUR)", time(13)),
     ("FLOOR(DATE '2018-03-29' TO MONTH)", date(2018, 3, 1)),
     ("CEIL(DATE '2018-03-29' TO YEAR)", date(2019, 1, 1)),
@@ -203,6 +204,20 @@ TIMES = [
     ("LOCALTIME = CURRENT_TIME AND CURRENT_ROW_TIMESTAMP() = NOW()", True),
 ]
 # Spark has functions of these names, with other results; expected values from Flink's page of built-in functions.
+#: Start, end, and the whole months between them.
+MONTHS = [
+    ("TIMESTAMP '2024-01-31 10:00:00'", "TIMESTAMP '2024-02-29 09:00:00'", 0),
+    ("TIMESTAMP '2024-01-31 10:00:00'", "TIMESTAMP '2024-02-29 10:00:00'", 1),
+    ("TIMESTAMP '2024-02-29 00:00:00'", "TIMESTAMP '2024-01-31 00:00:00'", -1),
+    ("DATE '2024-02-29'", "DATE '2024-01-31'", -1),
+    ("DATE '2024-01-30'", "DATE '2024-02-29'", 1),
+    ("DATE '2024-03-31'", "DATE '2024-04-30'", 1),
+    ("DATE '2024-05-31'", "DATE '2024-02-29'", -3),
+    ("DATE '2024-01-15'", "TIMESTAMP '2024-02-15 00:00:01'", 1),
+    ("DATE '2024-01-15'", "DATE '2024-02-14'", 0),
+    ("TIMESTAMP '2020-02-29 10:00:00'", "TIMESTAMP '2021-02-28 11:00:00'", 12),
+    ("DATE '2021-02-28'", "DATE '2020-02-29'", -12),
+]
 TEXTS = [
     ("CAST('abc' AS CHAR(2))", "ab"),
     ("CAST('a' AS CHAR(3)) || '|'", "a  |"),
@@ -217,6 +232,13 @@ TEXTS = [
     ("TRUNCATE(-42.345, 2)", Decimal("-42.34")),
     ("TRUNCATE(42.9)", 42),
     ("TRUNCATE(-12345, -2)", -12300),
+    ("TRUNCATE(CAST(-42.345 AS DOUBLE), 2)", -42.34),
+    ("TRUNCATE(CAST(1E15 AS DOUBLE) + 0.123E0, 2)", 1000000000000000.1),
+    ("FLOOR(-1.5E0)", -2.0),
+    ("CEIL(1E300)", 1e300),
+    ("CAST(FLOOR(CAST('NaN' AS DOUBLE)) AS STRING)", "NaN"),
+    ("SIGN(CAST(-7 AS BIGINT))", -1),
+    ("CAST(SIGN(-2.50) AS STRING)", "-1.00"),
     ("STR_TO_MAP('k1=v1,k2=v2')", {"k1": "v1", "k2": "v2"}),
     ("STR_TO_MAP('k1:v1;k2:v2', ';', ':')", {"k1": "v1", "k2": "v2"}),
     ("REGEXP('a1', '[0-9]')", True),
@@ -276,6 +298,32 @@ TEXTS = [
     ("RAND_INTEGER(7, 5) = RAND_INTEGER(7, 5)", True),
     ("SPLIT('a.b.', '.')", ["a", "b", ""]),
     ("SPLIT('abc', '')", ["a", "b", "c"]),
+    ("SPLIT('', ',')", []),
+    ("SPLIT('', '')", []),
+    ("SPLIT(',', ',')", ["", ""]),
+    ("STR_TO_MAP('')", {}),
+    ("STR_TO_MAP('', ';', ':')", {}),
+    ("ELT(2, 'a', 'b')", "b"),
+    ("ELT(3, 'a', 'b')", None),
+    ("ELT(0, 'a')", None),
+    ("ELT(CAST(NULL AS INT), 'a')", None),
+    ("OVERLAY('abc' PLACING 'XY' FROM 2)", "aXY"),
+    ("OVERLAY('abc' PLACING 'XY' FROM 2 FOR 1)", "aXYc"),
+    ("OVERLAY('abc' PLACING 'XY' FROM 3)", "abXY"),
+    ("OVERLAY('abc' PLACING 'XY' FROM 4)", "abc"),
+    ("OVERLAY('abc' PLACING 'XY' FROM 0)", "abc"),
+    ("INITCAP('ÄBC dEF 4gH ü_x-ÖY')", "ÄBc Def 4gh ü_X-ÖY"),
+    ("CAST(1 > 0 AS STRING)", "TRUE"),
+    ("CAST(CAST(NULL AS BOOLEAN) AS STRING)", None),
+    ("TRY_CAST(1 > 2 AS VARCHAR(2))", "FA"),
+    ("CAST(CAST(1 > 0 AS STRING) AS BOOLEAN)", True),
+    ("CAST(ARRAY[ROW(1, TRUE)] AS STRING)", "[(1, TRUE)]"),
+    ("CAST(ARRAY[1, CAST(NULL AS INT)] AS STRING)", "[1, NULL]"),
+    ("CAST(CAST(NULL AS ARRAY<INT>) AS STRING)", None),
+    ("CAST(CAST(NULL AS ROW<a INT>) AS STRING)", None),
+    ("CAST(MAP['a', ARRAY[1, CAST(NULL AS INT)]] AS STRING)", "{a=[1, NULL]}"),
+    ("CAST(ROW(CAST(NULL AS INT), ROW(TRUE, 'x')) AS STRING)", "(NULL, (TRUE, x))"),
+    ("CAST(ARRAY['a', 'b'] AS VARCHAR(5))", "[a, b"),
     ("SPLIT_INDEX('a.b.c', '.', 1)", "b"),
     ("SPLIT_INDEX('a,,c', ',', 1)", ""),
     ("SPLIT_INDEX('a.b', 46, 1)", "b"),
@@ -303,6 +351,7 @@ TEXTS = [
     ("SHA256('a')", "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"),
     ("WEEK(DATE '1994-09-27')", 39),
     ("CONVERT_TZ('1970-01-01 00:00:00', 'UTC', 'America/Los_Angeles')", "1969-12-31 16:00:00"),
+    ("CONVERT_TZ('no time', 'UTC', 'Asia/Tokyo')", None),
     ("'a\\b' LIKE 'a\\b'", True),
     ("'a%b' LIKE 'a\\%b'", False),
     ("'a\\xb' LIKE CONCAT('a\\', '%b')", True),
@@ -325,6 +374,23 @@ def test_functions_return_what_flink_s_do(catalog: Catalog, cases: list[tuple[st
     assert frame is not None
     found = dict(zip((text for text, _ in cases), frame.collect()[0], strict=True))
     assert found == dict(cases)
+
+
+@pytest.mark.parametrize(("start", "end", "months"), MONTHS)
+def test_months_end_with_the_last_day_of_one(catalog: Catalog, start: str, end: str, months: int) -> None:
+    texts = [f"TIMESTAMPDIFF({unit}, {start}, {end})" for unit in ("MONTH", "QUARTER", "YEAR")]
+    frame = catalog.sql(f"SELECT {', '.join(texts)}").frame
+    assert frame is not None
+    assert tuple(frame.collect()[0]) == (months, int(months / 3), int(months / 12))
+
+
+def test_a_text_with_a_fraction_has_a_unix_timestamp(catalog: Catalog) -> None:
+    """As ``CAST(ts AS STRING)`` has."""
+    texts = ("2024-01-02 03:04:05", "2024-01-02 03:04:05.678", "2024-1-2 3:4:5")
+    expected = "EXTRACT(EPOCH FROM CAST('2024-01-02 03:04:05' AS TIMESTAMP_LTZ(3)))"
+    frame = catalog.sql(f"SELECT {expected}, " + ", ".join(f"UNIX_TIMESTAMP('{text}')" for text in texts)).frame
+    assert frame is not None
+    assert len(set(frame.collect()[0])) == 1
 
 
 def test_an_error_that_is_asked_for_is_raised(catalog: Catalog) -> None:
@@ -356,6 +422,12 @@ ROWS = "(VALUES (CAST(NULL AS INT)), (1), (2), (CAST(NULL AS INT))) AS t (v)"
         ("ARRAY_AGG(v)", [None, 1, 2, None]),
         ("ARRAY_AGG(v IGNORE NULLS)", [1, 2]),
         ("ARRAY_AGG(v) FILTER (WHERE v IS NULL)", [None, None]),
+        ("ARRAY_AGG(v) FILTER (WHERE v > 5)", None),
+        ("ARRAY_AGG(v IGNORE NULLS) FILTER (WHERE v IS NULL)", None),
+        ("ARRAY_AGG(v IGNORE NULLS) FILTER (WHERE v IS NULL OR v = 2)", [2]),
+        ("ARRAY_AGG(v) FILTER (WHERE v > 5) OVER ()", None),
+        ("FIRST_VALUE(v IGNORE NULLS) FILTER (WHERE v > 1 OR v IS NULL)", 2),
+        ("JSON_STRING(ARRAY_AGG(v) FILTER (WHERE v > 5))", None),
         ("FIRST_VALUE(v)", 1),
         ("LAST_VALUE(v)", 2),
         ("LAST_VALUE(v) FILTER (WHERE v < 2) + 1", 2),

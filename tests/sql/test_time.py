@@ -155,6 +155,23 @@ def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wir
     assert [(str(row[0]), str(row[1]), *row[2:]) for row in frame.collect()] == [(at(1), at(17), "a", 4), (at(31), at(36), "a", 1)]  # fmt: skip  # noqa: E501
 
 
+@pytest.mark.parametrize("kind", ["TUMBLE", "HOP", "SESSION"])
+def test_windows_of_group_by_have_a_time(catalog: Catalog, wire: Wire, topic: Callable[[], str], kind: str) -> None:
+    """The last millisecond of the window."""
+    columns = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    stream(catalog, wire, topic(), "t", columns, [{"k": "a", "ts": at(second)} for second in (1, 12, 40)])
+    call = "(ts, INTERVAL '5' SECOND)" if kind != "HOP" else "(ts, INTERVAL '5' SECOND, INTERVAL '5' SECOND)"
+    text = f"SELECT {kind}_ROWTIME{call}, {kind}_END{call}, COUNT(*) FROM t GROUP BY {kind}{call}"
+    (early, late) = sorted(seen(catalog, text))
+    ends = [6, 17] if kind == "SESSION" else [5, 15]
+    assert [early[1:], late[1:]] == [(at(end), "1") for end in ends]
+    assert [early[0], late[0]] == [at(end - 1) + ".999000" for end in ends]
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    frame = catalog.sql(text).frame
+    assert frame is not None
+    assert {early, late} < {tuple(map(str, row)) for row in frame.collect()}
+
+
 def test_windows_count_distinct_values(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
     """Beside other aggregates; a late row counts nowhere, and a value of one window is new in the next."""
     rows = [{"u": key, "ts": at(second), "n": second % 4} for key, second in EVENTS]

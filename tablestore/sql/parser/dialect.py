@@ -8,15 +8,15 @@ identifiers in backquotes only, types, the constructors ``ROW(...)`` and ``MAP[.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from sqlglot import exp, tokens
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
-from tablestore.sql.parser.functions.calls import called
+from tablestore.sql.parser.functions.calls import call, called, wrap
 from tablestore.sql.parser.functions.json_functions import (
     JsonAggregate,
     JsonArray,
@@ -29,10 +29,11 @@ from tablestore.sql.parser.functions.json_functions import (
 from tablestore.sql.parser.functions.templates import (
     function_in_spark,
     is_translated,
+    overlay_in_spark,
     sized_in_spark,
     substring_in_spark,
 )
-from tablestore.sql.parser.functions.time_functions import NOW, UNITS, cut, rounded
+from tablestore.sql.parser.functions.time_functions import MONTHS, NOW, UNITS, cut, months_between, rounded
 from tablestore.sql.parser.types import PRECISION_MAX
 
 _RUNS_CODE: Final = "runs code that is not SQL"
@@ -98,7 +99,12 @@ class Flink(Spark):
         NESTED_COMMENTS = False
         #: Empty: sqlglot reads the rest of a statement after a command keyword as one string.
         COMMANDS: ClassVar = set()
-        KEYWORDS: ClassVar = {**tokens.Tokenizer.KEYWORDS, "BYTES": TokenType.VARBINARY, "ROW": TokenType.STRUCT}
+        #: SESSION is a function of windows here.
+        KEYWORDS: ClassVar = {
+            **{word: kind for word, kind in tokens.Tokenizer.KEYWORDS.items() if word != "SESSION"},
+            "BYTES": TokenType.VARBINARY,
+            "ROW": TokenType.STRUCT,
+        }
 
 
 def to_spark(tree: exp.Expr) -> str:
@@ -117,13 +123,27 @@ def _with_nulls_as_in_flink(tree: exp.Expr) -> exp.Expr:
     holder = exp.Paren(this=tree)
     for each in list(holder.find_all(exp.FirstValue, exp.LastValue, exp.ArrayAgg)):
         kind = exp.RespectNulls if isinstance(each, exp.ArrayAgg) else exp.IgnoreNulls
+        if isinstance(each.this, exp.RespectNulls | exp.IgnoreNulls):
+            # Before FILTER, sqlglot leaves the words in the brackets.
+            kind = type(each.this)
+            each.set("this", each.this.this)
         top = each.parent if isinstance(each.parent, exp.Filter) else each
-        if not isinstance(top.parent, exp.RespectNulls | exp.IgnoreNulls) and not each.find(exp.IgnoreNulls):
-            mark = exp.Null()
-            top.replace(mark)
-            mark.replace(kind(this=top))
+        if not isinstance(top.parent, exp.RespectNulls | exp.IgnoreNulls):
+            wrap(top, lambda made: kind(this=made))  # noqa: B023 - called at once
+        if isinstance(each, exp.ArrayAgg):
+            _make_null_if_empty(each)
     found: exp.Expr = holder.this.pop()
     return found
+
+
+def _make_null_if_empty(aggregate: exp.Expr) -> None:
+    """Change an array of no values, with what belongs to its call, to NULL in place, unless that has been done."""
+    while isinstance(aggregate.parent, exp.Filter | exp.RespectNulls | exp.IgnoreNulls | exp.Window):
+        aggregate = aggregate.parent
+    if called(aggregate.parent) != "ARRAY":
+        is_some = exp.Lambda(this=exp.var("SIZE(_some) > 0"), expressions=[exp.var("_some")])
+        one = exp.Literal.number(1)
+        wrap(aggregate, lambda made: call("TRY_ELEMENT_AT", call("FILTER", call("ARRAY", made), is_some), one))
 
 
 def _said_to_spark(node: exp.Expr) -> exp.Expr:
@@ -298,12 +318,14 @@ def _is_written(node: exp.Expr) -> bool:
         return node.name.upper() in _PARTS
     if isinstance(node, exp.Substring):
         return not all(isinstance(node.args.get(name), exp.Literal | None) for name in ("start", "length"))
+    if isinstance(node, exp.TimestampDiff):
+        return str(node.args["unit"]).upper() in MONTHS
     if isinstance(node, exp.Is):
         return isinstance(node.expression, exp.JSON)
     if isinstance(node, exp.Filter):
         return isinstance(node.this, JsonAggregate)
     return (
-        isinstance(node, JsonFunction | JsonArray | JsonAggregate | exp.JSONObject)
+        isinstance(node, JsonFunction | JsonArray | JsonAggregate | exp.JSONObject | exp.Overlay)
         or _is_now(node)
         or is_translated(node)
     )
@@ -313,24 +335,20 @@ def _written(node: exp.Expr) -> str:
     """Return a function that Spark does not have in Spark SQL."""
     if _is_now(node):
         return NOW[_name_of(node)]
-    if isinstance(node, JsonFunction):
-        return json_in_spark(node, _text)
-    if isinstance(node, JsonArray | exp.JSONObject):
-        return json_made(node, _text)
-    if isinstance(node, JsonAggregate | exp.Filter):
-        return json_aggregated(node, _text)
-    if isinstance(node, exp.Is):
-        return is_json(_text(node.this), str(node.expression.args.get("this")).upper())
-    if isinstance(node, exp.Anonymous):
-        return function_in_spark(node.name, [_text(each) for each in node.expressions])
-    if isinstance(node, exp.Extract):
-        return _PARTS[node.name.upper()].format(_text(node.expression))
-    if isinstance(node, exp.Substring):
-        return substring_in_spark(*(_text(node.args.get(name)) for name in ("this", "start", "length")))
-    if isinstance(node, exp.Cast):
-        whole = node.copy()
-        whole.to.set("expressions", None)
-        return cut(_text(whole), _digits(node.to) or 0)
+    return next(write(node) for kind, write in _WRITERS.items() if isinstance(node, kind))
+
+
+def _arguments(node: exp.Expr, *names: str) -> list[str]:
+    return [_text(node.args.get(name)) for name in names]
+
+
+def _cut_time(cast: exp.Cast) -> str:
+    whole = cast.copy()
+    whole.to.set("expressions", None)
+    return cut(_text(whole), _digits(cast.to) or 0)
+
+
+def _rounded_time(node: exp.Floor | exp.Ceil) -> str:
     unit = node.args["to"].name
     if unit.upper() not in UNITS:
         msg = f"{node.key.upper()}(... TO {unit}): expected one of {', '.join(UNITS)}, got {unit}."
@@ -342,11 +360,33 @@ def _text(node: exp.Expr | None) -> str:
     return "" if node is None else to_spark(node)
 
 
+_WRITERS: Final[Mapping[type[exp.Expr], Callable[[Any], str]]] = {
+    exp.Anonymous: lambda node: function_in_spark(node.name, [_text(each) for each in node.expressions]),
+    exp.Cast: _cut_time,
+    exp.Ceil: _rounded_time,
+    exp.Floor: _rounded_time,
+    exp.Extract: lambda node: _PARTS[node.name.upper()].format(_text(node.expression)),
+    exp.Filter: lambda node: json_aggregated(node, _text),
+    exp.Is: lambda node: is_json(_text(node.this), str(node.expression.args.get("this")).upper()),
+    exp.JSONObject: lambda node: json_made(node, _text),
+    JsonArray: lambda node: json_made(node, _text),
+    JsonAggregate: lambda node: json_aggregated(node, _text),
+    JsonFunction: lambda node: json_in_spark(node, _text),
+    exp.Overlay: lambda node: overlay_in_spark(*_arguments(node, "this", "expression", "from_", "for_")),
+    exp.Substring: lambda node: substring_in_spark(*_arguments(node, "this", "start", "length")),
+    exp.TimestampDiff: lambda node: months_between(
+        str(node.args["unit"]).upper(), *_arguments(node, "expression", "this")
+    ),
+}
+"""What writes a function that Spark does not have, by its class."""
+
+
 def _name_outputs(select: exp.Select) -> None:
     """Set Flink's names for columns without a name that Spark would name by a long expression, in place."""
     outputs = [
         exp.alias_(each, f"EXPR${number}", quoted=True)
-        if not isinstance(each, exp.Alias) and any(map(_is_written, each.walk()))
+        if not isinstance(each, exp.Alias)
+        and any(isinstance(part, exp.ArrayAgg) or _is_written(part) for part in each.walk())
         else each
         for number, each in enumerate(select.expressions)
     ]

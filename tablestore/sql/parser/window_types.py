@@ -126,5 +126,8 @@ def _modernize(select: exp.Select, call: exp.Expr, kind: WindowKind) -> None:
         if name == f"{kind}_PROCTIME":
             raise RefusedError(node, f"{name} is not supported: windows use event time.")
         if name in said:
+            if said[name] == TIME and kind is not WindowKind.SESSION:
+                # Each window has one. Of a session, Spark computes it.
+                group.append("expressions", exp.column(TIME))
             column = exp.column(said[name])
             node.replace(exp.alias_(column, said[name]) if node.parent is select else column)

@@ -86,7 +86,10 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     gap = exp.Literal.string(_said(windows.size_us))
     time = exp.column(windows.column, table=alias, quoted=True)
     session = exp.Anonymous(this="SESSION_WINDOW", expressions=[time, gap])
-    select.args["group"].set("expressions", [*(each for each in by if each not in ends), session])
+    # Spark refuses a stream that is grouped by its sessions alone, or by a constant that it recognizes.
+    same = exp.Mod(this=exp.Anonymous(this="XXHASH64", expressions=[time.copy()]), expression=exp.Literal.number(1))
+    keys = [each for each in by if each not in ends] or [same]
+    select.args["group"].set("expressions", [*keys, session])
     for column in list(select.find_all(exp.Column)):
         if column.table == alias and column.name in {START, END, TIME}:
             if column.find_ancestor(exp.Order) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
 from sqlglot import exp
@@ -24,6 +25,8 @@ _SLICE: Final = (
     "GREATEST(" + _POSITION.format("{2}") + " - GREATEST(" + _POSITION.format("{1}") + ", 1) + 1, 0)))"
 )
 """The elements of an array between two positions, which count from its end if they are negative."""
+
+_STR_TO_MAP: Final = "IF({0} = '', CAST(MAP() AS MAP<STRING, STRING>), STR_TO_MAP({0}, {1}, {2}))"
 
 
 def _log(name: str, of: str) -> str:
@@ -51,15 +54,18 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
         "IF({2}, CONCAT(FILTER({0}, _e -> _e IS NULL), SORT_ARRAY(ARRAY_COMPACT({0}), {1})), "
         "CONCAT(SORT_ARRAY(ARRAY_COMPACT({0}), {1}), FILTER({0}, _e -> _e IS NULL)))"
     ),
-    ("CONVERT_TZ", 3): "DATE_FORMAT(CONVERT_TIMEZONE({1}, {2}, CAST({0} AS TIMESTAMP_NTZ)), 'yyyy-MM-dd HH:mm:ss')",
+    ("CONVERT_TZ", 3): (
+        "DATE_FORMAT(CONVERT_TIMEZONE({1}, {2}, TRY_CAST({0} AS TIMESTAMP_NTZ)), 'yyyy-MM-dd HH:mm:ss')"
+    ),
     ("ELEMENT", 1): (
         "IF(SIZE({0}) > 1, RAISE_ERROR('ELEMENT: the array has more than one element'), TRY_ELEMENT_AT({0}, 1))"
     ),
     ("FROM_BASE64", 1): "CAST(UNBASE64({0}) AS STRING)",
     # A word is a sequence of letters and digits of ASCII.
     ("INITCAP", 1): (
-        "ARRAY_JOIN(TRANSFORM(SPLIT(LOWER({0}), '(?<=[^0-9A-Za-z])'), "
-        "_word -> CONCAT(UPPER(LEFT(_word, 1)), SUBSTRING(_word, 2))), '')"
+        f"ARRAY_JOIN(TRANSFORM(SPLIT(TRANSLATE({{0}}, '{ascii_uppercase}', '{ascii_lowercase}'), '(?<=[^0-9A-Za-z])'), "
+        f"_word -> CONCAT(TRANSLATE(LEFT(_word, 1), '{ascii_lowercase}', '{ascii_uppercase}'), SUBSTRING(_word, 2))), "
+        "'')"
     ),
     ("IS_ALPHA", 1): "COALESCE({0} RLIKE '\\\\A\\\\p{{L}}+\\\\z', FALSE)",
     ("IS_DECIMAL", 1): "(TRY_CAST({0} AS DOUBLE) IS NOT NULL)",
@@ -95,12 +101,16 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("SHA256", 1): "SHA2({0}, 256)",
     ("SHA384", 1): "SHA2({0}, 384)",
     ("SHA512", 1): "SHA2({0}, 512)",
-    ("SPLIT", 2): f"IF({{1}} = '', SPLIT({{0}}, ''), SPLIT({{0}}, {_QUOTED}))",
+    ("SPLIT", 2): (
+        f"CASE WHEN {{0}} = '' THEN CAST(ARRAY() AS ARRAY<STRING>) WHEN {{1}} = '' THEN SPLIT({{0}}, '') "
+        f"ELSE SPLIT({{0}}, {_QUOTED}) END"
+    ),
     ("SPLIT_INDEX", 3): (
         "CASE WHEN {0} <> '' AND {2} >= 0 THEN TRY_ELEMENT_AT(SPLIT({0}, "
         f"{_QUOTED.replace('{1}', _SEPARATOR)}), {{2}} + 1) END"
     ),
-    ("STR_TO_MAP", 1): "STR_TO_MAP({0}, ',', '=')",
+    ("STR_TO_MAP", 1): _STR_TO_MAP.replace("{1}", "','").replace("{2}", "'='"),
+    ("STR_TO_MAP", 3): _STR_TO_MAP,
     ("TO_DATE", 1): "TRY_CAST({0} AS DATE)",
     ("TO_DATE", 2): "TRY_TO_DATE({0}, {1})",
     ("TO_TIMESTAMP", 1): "TRY_CAST({0} AS TIMESTAMP_NTZ)",
@@ -114,20 +124,24 @@ _IN_SPARK: Final[Mapping[tuple[str, int], str]] = {
     ("TO_TIMESTAMP_LTZ", 3): "TRY_TO_TIMESTAMP(CONCAT({0}, ' ', {2}), CONCAT({1}, ' VV'))",
     ("TRUNCATE", 1): "IF({0} < 0, CEIL({0}, 0), FLOOR({0}, 0))",
     ("TRUNCATE", 2): "IF({0} < 0, CEIL({0}, {1}), FLOOR({0}, {1}))",
+    # The time may have a fraction, as CAST(ts AS STRING) has.
+    ("UNIX_TIMESTAMP", 1): "UNIX_SECONDS(CAST({0} AS TIMESTAMP))",
     ("URL_DECODE", 1): "TRY_URL_DECODE({0})",
     ("WEEK", 1): "WEEKOFYEAR({0})",
 }
 _AS_WRITTEN: Final = ("DATE_FORMAT", "FROM_UNIXTIME", "INSTR")
 """Functions of Spark whose patterns or arguments sqlglot would change."""
 _NULL_IF_ONE_IS: Final = ("GREATEST", "LEAST")
-NAMES: Final = frozenset({*(name for name, _ in _IN_SPARK), *_NULL_IF_ONE_IS, *_AS_WRITTEN})
+_OF_MANY: Final = (*_NULL_IF_ONE_IS, "ELT")
+"""Functions of any number of arguments."""
+NAMES: Final = frozenset({*(name for name, _ in _IN_SPARK), *_OF_MANY, *_AS_WRITTEN})
 """Names of the functions, which sqlglot would otherwise take for those of Spark."""
 
 
 def is_translated(node: exp.Expr) -> bool:
     """Return whether an expression is a call of one of the functions."""
     name = called(node)
-    is_one = name in _NULL_IF_ONE_IS or (name, len(node.expressions)) in _IN_SPARK
+    is_one = name in _OF_MANY or (name, len(node.expressions)) in _IN_SPARK
     # Spark's ARRAY_SORT takes a lambda function.
     return is_one and not any(isinstance(each, exp.Lambda) for each in node.expressions)
 
@@ -138,6 +152,8 @@ def function_in_spark(name: str, arguments: Sequence[str]) -> str:
     if name.upper() in _NULL_IF_ONE_IS:
         nulls = " OR ".join(f"{each} IS NULL" for each in given)
         return f"IF({nulls}, NULL, {name.upper()}({', '.join(given)}))"
+    if name.upper() == "ELT":
+        return f"GET(ARRAY({', '.join(given[1:])}), {given[0]} - 1)"
     return _IN_SPARK[name.upper(), len(given)].format(*given)
 
 
@@ -151,6 +167,12 @@ def substring_in_spark(text: str, start: str, length: str) -> str:
     """
     start = f"IF(({start}) < -LENGTH({text}), LENGTH({text}) + 1, {start})"
     return f"SUBSTRING({text}, {start}" + (f", IF(({length}) < 0, NULL, {length}))" if length else ")")
+
+
+def overlay_in_spark(text: str, new: str, start: str, length: str) -> str:
+    """Return ``OVERLAY`` in Spark SQL: the text itself for a start outside of it; ``length`` is "" if not given."""
+    over = f" FOR {length}" if length else ""
+    return f"IF({start} BETWEEN 1 AND LENGTH({text}), OVERLAY({text} PLACING {new} FROM {start}{over}), {text})"
 
 
 def sized_in_spark(kind: exp.DataType, value: str) -> str:

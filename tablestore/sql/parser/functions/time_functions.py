@@ -66,6 +66,26 @@ def rounded(time: str, unit: str, *, up: bool) -> str:
     return f"({near} + ({goal} - CAST({near} AS TIMESTAMP_NTZ)))"
 
 
+MONTHS: Final = ("MONTH", "QUARTER", "YEAR")
+"""Units of as many days as the calendar has."""
+
+
+def months_between(unit: str, start: str, end: str) -> str:
+    """Return ``TIMESTAMPDIFF(unit, start, end)`` for one of ``MONTHS``, in Spark SQL.
+
+    From the 31st of January to the last day of February is a month, as adding one has it; Spark counts none.
+    """
+    one, other = f"CAST({start} AS TIMESTAMP_NTZ)", f"CAST({end} AS TIMESTAMP_NTZ)"
+    return f"TIMESTAMPDIFF({unit}, {_in_month_of(other, one)}, {_in_month_of(one, other)})"
+
+
+def _in_month_of(late: str, early: str) -> str:
+    """Return the earlier time, on the day of the later one if that is a last day and the month has no such day."""
+    is_last = f"{early} <= {late} AND DAY({late}) = DAY(LAST_DAY(CAST({late} AS DATE)))"
+    days = f"IF({is_last}, GREATEST(DAY({early}) - DAY({late}), 0), 0)"
+    return f"({early} - MAKE_DT_INTERVAL({days}))"
+
+
 def cut(time: str, digits: int) -> str:
     """Return a time in Spark SQL without the digits of its second that come after the given number of them."""
     over = f"EXTRACT(SECOND FROM {time}) % {10.0**-digits:.{digits}f}"
