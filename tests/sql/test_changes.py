@@ -162,6 +162,28 @@ def test_outer_joins_compare_columns_of_other_types_and_read_fields_of_rows(cata
         catalog.sql("SELECT o.id, c.n FROM o LEFT JOIN c ON o.m = c.m")
 
 
+def test_a_comparison_without_the_time_of_both_tables_is_no_bound_of_time(catalog: Catalog) -> None:
+    """Spark joins tables with watermarks by bounds of their times only, and refuses others when the query starts."""
+    time = "ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
+    catalog.sql(f"CREATE TABLE a (id INT, v INT, {time}); CREATE TABLE b (id INT, w INT, {time})")
+    catalog.sql(
+        "CREATE TABLE s (id INT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED); SET 'tablestore.trigger' = 'available-now'"
+    )
+    at = "TIMESTAMP '2024-01-01 00:00:00'"
+    catalog.sql(f"INSERT INTO a VALUES (1, 1, {at}), (2, 9, {at}), (3, 1, {at})")
+    catalog.sql(f"INSERT INTO b VALUES (1, 5, {at}), (1, 2, {at}), (2, 5, {at})")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    join = "SELECT a.id, b.w FROM a LEFT JOIN b ON a.id = b.id AND"
+    for condition in ("b.w > 3 AND a.v < 6", "b.w > 3 AND a.v < 6 AND a.ts > TIMESTAMP '2000-01-01 00:00:00'"):
+        finish(catalog, f"INSERT INTO s SELECT id, COUNT(w) FROM ({join} {condition}) AS j GROUP BY id")
+        catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+        assert rows(catalog, "SELECT * FROM s") == [(1, 1), (2, 0), (3, 0)]
+        catalog.sql("TRUNCATE TABLE s; SET 'execution.runtime-mode' = 'streaming'")
+    with pytest.raises(InvalidInputError, match="a LEFT JOIN with a condition over both sides that is not an equality"):
+        catalog.sql(f"{join} a.v < b.w")
+    assert catalog.sql(f"{join} a.v < b.w AND a.ts > b.ts - INTERVAL '5' SECOND").frame is not None
+
+
 def test_rows_that_are_taken_from_a_table_without_a_key_end_its_queries(catalog: Catalog) -> None:
     catalog.sql(
         "CREATE TABLE plain (a INT); CREATE TABLE sums (one INT, s BIGINT, PRIMARY KEY (one) NOT ENFORCED); "

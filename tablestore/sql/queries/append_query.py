@@ -309,8 +309,16 @@ def has_outer_join_of_rows(tree: exp.Select, parts: Parts) -> bool:
 
 def _is_timed(condition: exp.Expr | None, *sides: QueryInput) -> bool:
     """Return whether a join of tables with watermarks has a condition that bounds their times."""
-    bounds = condition and condition.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE)
-    return bounds is not None and all(_has_watermark(each.relation.rows) for each in sides)
+    bounds = [each for each in conjuncts(condition) if each.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE)]
+    return any(all(_has_time_of(side, each) for side in sides) for each in bounds)
+
+
+def _has_time_of(side: QueryInput, condition: exp.Expr) -> bool:
+    """Return whether a condition has the column with the watermark of a table."""
+    fields = () if side.relation.rows is None else side.relation.rows.schema
+    times = {field.name.lower() for field in fields if WATERMARK in field.metadata}
+    columns = condition.find_all(exp.Column)
+    return any(each.table in {"", side.alias} and each.name.lower() in times for each in columns)
 
 
 def _check_static(join: exp.Join, part: QueryInput | None, before: list[QueryInput]) -> None:
@@ -325,7 +333,3 @@ def _check_static(join: exp.Join, part: QueryInput | None, before: list[QueryInp
             f"a {join.side or join.kind} JOIN with '{name}', in which all rows of a table with an end stay,",
             why,
         )
-
-
-def _has_watermark(frame: DataFrame | None) -> bool:
-    return frame is not None and any(WATERMARK in field.metadata for field in frame.schema)
