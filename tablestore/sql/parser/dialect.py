@@ -137,7 +137,7 @@ def _with_nulls_as_in_flink(tree: exp.Expr) -> exp.Expr:
 
 
 def _make_null_if_empty(aggregate: exp.Expr) -> None:
-    """Change an array of no values, with what belongs to its call, to NULL in place, unless that has been done."""
+    """Make ``ARRAY_AGG`` of no values NULL, in place, unless that has been done."""
     while isinstance(aggregate.parent, exp.Filter | exp.RespectNulls | exp.IgnoreNulls | exp.Window):
         aggregate = aggregate.parent
     if called(aggregate.parent) != "ARRAY":

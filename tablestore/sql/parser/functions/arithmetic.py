@@ -186,21 +186,13 @@ def _replace_rounded(node: exp.Expr, value: exp.Expr, kind: DataType | None) -> 
 
     Spark's ``FLOOR`` and ``CEIL`` of a DOUBLE are a BIGINT, which is another number beyond the range of that type.
     """
-    if isinstance(kind, IntegralType) or (isinstance(kind, DecimalType) and isinstance(node, exp.Sign)):
+    if isinstance(kind, IntegralType) or (isinstance(kind, NumericType) and isinstance(node, exp.Sign)):
         wrap(node, lambda rounded: exp.cast(rounded, _name(kind)))
     elif isinstance(kind, _FLOATING):
-        is_fraction = exp.LT(this=exp.Abs(this=value.copy()), expression=_WHOLE.copy())
+        has_fraction = exp.LT(this=exp.Abs(this=value.copy()), expression=_WHOLE.copy())
         if isinstance(node, exp.Anonymous):
             value.replace(exp.cast(value.copy(), "DECIMAL(38, 18)"))
-        whole = value.copy()
-        wrap(
-            node,
-            lambda rounded: (
-                exp.cast(rounded, _name(kind))
-                if isinstance(node, exp.Sign)
-                else exp.If(this=is_fraction, true=exp.cast(rounded, _name(kind)), false=whole)
-            ),
-        )
+        wrap(node, lambda each: exp.If(this=has_fraction, true=exp.cast(each, _name(kind)), false=value.copy()))
 
 
 def _replace_time(node: exp.Floor | exp.Ceil | exp.TimestampAdd, kind: DataType | None) -> None:
