@@ -191,7 +191,27 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
         return _distinct_texts(x, column.delimiter, counts)
     if column.function is Function.COLLECT:
         return _collect(x, data_type, counts, distinct=column.distinct, retracts=retracts and not column.ignore_retract)
+    if column.function is Function.LAST_NON_NULL_VALUE and own is not None:
+        return _last_non_null(x, own, counts, retracts=retracts and not column.ignore_retract)
     return {x: _plain(x, column, counts, retracts=retracts)}, x
+
+
+def _last_non_null(x: str, sequence: int, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:
+    """Return the SQL of the last value in a sequence; without any, a late value stays, the one that arrived first.
+
+    A retraction leaves no value: only what arrives later is one.
+    """
+    punctual, late = [*counts, f"p{sequence}", f"{x} IS NOT NULL"], [*counts, f"NOT p{sequence}"]
+    if not retracts:
+        first = _aggregate("arg_min", f"{x}, ord", *late)
+        return {x: f"coalesce({_aggregate('arg_max', f'{x}, ord', *punctual)}, {first})"}, x
+    behind = [*late, "NOT gone", f"{x} IS NOT NULL"]
+    parts = {
+        x: _aggregate("arg_max_null", f"CASE WHEN gone THEN NULL ELSE {x} END, ord", *punctual),
+        f"{x}_gone": _aggregate("max", "ord", *punctual, "gone"),
+        f"{x}_late": _aggregate("list", f"{{'v': {x}, 'ord': ord}} ORDER BY ord", *behind),
+    }
+    return parts, f"coalesce({x}, list_filter({x}_late, lambda e: coalesce(e.ord > {x}_gone, TRUE))[1].v)"
 
 
 def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> str:
@@ -201,9 +221,6 @@ def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> 
     match column.function:
         case Function.LAST_VALUE:
             return _aggregate("arg_max_null", f"{kept}, ord", *punctual)
-        case Function.LAST_NON_NULL_VALUE if column.fills and column.sequence is not None:
-            late = _aggregate("arg_min", f"{x}, ord", *counts, f"NOT p{column.sequence}")
-            return f"coalesce({_aggregate('arg_max', f'{x}, ord', *punctual)}, {late})"
         case Function.LAST_NON_NULL_VALUE:
             return _aggregate("arg_max_null", f"{kept}, ord", *punctual, f"{x} IS NOT NULL")
         case Function.FIRST_VALUE:

@@ -83,7 +83,6 @@ class ColumnRule:
     Attributes:
         function: the aggregate function.
         sequence: number of the sequence that orders the column; None for the order of arrival.
-        fills: whether a late value is used if there is no other (``last_non_null_value`` of partial updates).
         delimiter: the separator of ``listagg``.
         distinct: whether ``collect`` and ``listagg`` keep only the first of equal elements, or texts.
         nested_key: positions of the fields by which ``nested_update`` replaces elements; empty if it adds them.
@@ -93,7 +92,6 @@ class ColumnRule:
 
     function: Function
     sequence: int | None = None
-    fills: bool = False
     delimiter: str = ","
     distinct: bool = False
     nested_key: tuple[int, ...] = ()

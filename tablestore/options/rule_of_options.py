@@ -171,9 +171,7 @@ class _Maker:
                 )
                 raise InvalidInputError(msg)
             else:
-                columns[column] = ColumnRule(
-                    Function.LAST_NON_NULL_VALUE, 0 if whole else None, fills=True, ignore_retract=True
-                )
+                columns[column] = ColumnRule(Function.LAST_NON_NULL_VALUE, 0 if whole else None, ignore_retract=True)
         sequences = whole or self._removing(groups)
         deletes = Deletes.RETRACT if groups else Deletes.REMOVE if options.partial_remove else Deletes.REFUSE
         return replace(plain, columns=self._ordered(columns, sequences), sequences=sequences, deletes=deletes)

@@ -113,8 +113,7 @@ class Model:
                 kept = empty if before[name] is None else before[name]
                 merged[name] = kept if name in case.ignores else _taken(function, before[name], new[name], late=is_late)
             else:
-                fills = not case.groups and case.options.get("merge-engine") == "partial-update"
-                merged[name] = _added(function, before[name], new[name], late=is_late, first=not has_any, fills=fills)
+                merged[name] = _added(function, before[name], new[name], late=is_late, first=not has_any)
         return merged
 
 
@@ -124,11 +123,11 @@ def _at(row: Row, fields: Sequence[str], *, descending: bool = False) -> tuple[A
     return tuple((value is not None, -value if descending and value is not None else value) for value in values)
 
 
-def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills: bool) -> Any:
+def _added(function: str, old: Any, new: Any, *, late: bool, first: bool) -> Any:
     if function == LAST:
         return old if late else new
     if function == FILL:
-        return old if new is None or (late and not (fills and old is None)) else new
+        return old if new is None or (late and old is not None) else new
     if function == "first_value":
         return new if first or late else old
     if function == "count":
