@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -35,13 +34,6 @@ def up(k: str, value: bytes | None, partition: int = 0) -> Record:
 
 def row(k: str, v: str | None, partition: int = 0) -> Record:
     return up(k, json.dumps({"k": k, "v": v}).encode(), partition)
-
-
-def grow(wire: Wire, topic: str, partitions: int) -> None:
-    """Add partitions to a topic, and wait until the broker knows them."""
-    wire.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
-    while wire.partitions(topic) != partitions:
-        pass
 
 
 class Follower:
@@ -118,7 +110,7 @@ def test_keys_may_not_move_between_partitions_of_a_topic_that_grows_or_is_anothe
     follower = Follower(spark, options(wire, topic), tmp_path)
     wire.send(topic, [row("a", "1")])
     follower.run()
-    grow(wire, topic, 2)
+    wire.grow(topic, 2)
     wire.send(topic, [row("a", "2", 1)])
     with pytest.raises(PySparkException, match=r"partitions \[1\] were added.*new topic"):
         follower.run()
@@ -155,7 +147,7 @@ def test_topics_of_a_pattern_are_read_from_their_start_when_they_are_discovered(
         ("b", "2", "delete"),
         ("c", "1", "insert"),
     ]
-    grow(wire, more, 3)
+    wire.grow(more, 3)
     wire.send(more, [row("b", "3", 2)])
     with pytest.raises(PySparkException, match=r"partitions \[2\] were added.*new topic"):
         follower.run()

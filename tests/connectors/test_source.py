@@ -207,7 +207,6 @@ def test_o26_a_source_reads_one_or_more_topics_and_needs_one(lab: Lab, made: Top
 def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made: Topics) -> None:
     """`topic-pattern`: a Java regular expression, matched repeatedly; new topics and partitions are read from their
     start."""
-    from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
 
     first = made()
     lab.wire.send(first, rows(1))
@@ -220,7 +219,7 @@ def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made:
     lab.wire.send(f"{first}-more-2", rows(2))
     lab.wire.send(f"{first}-more-x", rows(99))
     assert ns(stream.run()) == [2]
-    lab.wire.admin.create_partitions([NewPartitions(first, 2)])[first].result()
+    lab.wire.grow(first, 2)
     lab.wire.send(first, rows(3, partition=1))
     assert ns(stream.run()) == [3]
     assert sorted(lab.wire.committed(f"KafkaSource-{first}(-more-[0-9]+)?", first, [0, 1])) == [1, 1]
@@ -243,14 +242,13 @@ def test_o27_patterns_are_javas_and_match_whole_names(lab: Lab, made: Topics) ->
 
 def test_g04_new_partitions_are_found_within_the_interval(lab: Lab, made: Topics) -> None:
     """`scan.topic-partition-discovery.interval`: 5 minutes by default, 0 is off."""
-    from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
 
     topic = made()
     assert lab.source("kafka", topic, {}).reader(schema_of(N))._table.options.discovery_ms == 300_000
     often = lab.stream(topic, N, scan__topic_partition_discovery__interval="1 ms")
     never = lab.stream(topic, N, scan__topic_partition_discovery__interval="0")
     assert often.run() == never.run() == []
-    lab.wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    lab.wire.grow(topic, 2)
     lab.wire.send(topic, rows(5, partition=1))
     assert ns(often.run()) == [5]
     assert never.run() == []

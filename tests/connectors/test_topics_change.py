@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 
 from log_system.kafka.client.topic import LOOK_SECONDS
@@ -91,9 +90,7 @@ def test_a_topic_that_is_created_again_may_have_fewer_partitions_and_get_more(
     again(lab.wire, topic, rows(11, 12))
     time.sleep(LOOK_SECONDS)
     assert ns(often.run()) == ns(never.run()) == [11, 12]
-    lab.wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
-    while lab.wire.partitions(topic) != 2:
-        time.sleep(0.05)
+    lab.wire.grow(topic, 2)
     lab.wire.send(topic, rows(13, 14, 15, partition=1))
     assert ns(often.run()) == [13, 14, 15]
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from snapshot.errors import CorruptedError, InvalidInputError
@@ -231,7 +230,7 @@ def test_a_topic_that_grew_gives_a_row_for_each_partition_that_holds_the_key(lab
     """Keys move when partitions are added; nothing in the old partition says that its row was replaced or deleted."""
     topic = made()
     lab.wire.send(topic, [up(1, "old"), up(2, "old"), up(3, "old")])
-    lab.wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    lab.wire.grow(topic, 2)
     lab.wire.send(topic, [up(1, "new", 1), up(2, None, 1), up(4, "new", 1)])
     found = [(row["k"], row["v"]) for row in lab.upsert(topic, KV, "k")]
     assert sorted(found) == [(1, "new"), (1, "old"), (2, "old"), (3, "old"), (4, "new")]

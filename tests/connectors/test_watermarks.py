@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -200,7 +199,7 @@ def test_partitions_that_are_added_end_the_query(spark: SparkSession, wire: Wire
     try:
         wire.send(topic, [Record(b'{"ts":"2026-01-01 00:00:00Z"}')])
         query.processAllAvailable()
-        wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+        wire.grow(topic, 2)
         with pytest.raises(PySparkException, match="partitions were added since this query began, 2 instead of 1"):
             query.awaitTermination(PATIENCE_SECONDS)
     finally:

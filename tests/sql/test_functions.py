@@ -203,7 +203,6 @@ TIMES = [
     ("LOCALTIMESTAMP - LOCALTIMESTAMP", timedelta(0)),
     ("LOCALTIME = CURRENT_TIME AND CURRENT_ROW_TIMESTAMP() = NOW()", True),
 ]
-# Spark has functions of these names, with other results; expected values from Flink's page of built-in functions.
 #: Start, end, and the whole months between them.
 MONTHS = [
     ("TIMESTAMP '2024-01-31 10:00:00'", "TIMESTAMP '2024-02-29 09:00:00'", 0),
@@ -218,6 +217,7 @@ MONTHS = [
     ("TIMESTAMP '2020-02-29 10:00:00'", "TIMESTAMP '2021-02-28 11:00:00'", 12),
     ("DATE '2021-02-28'", "DATE '2020-02-29'", -12),
 ]
+# Spark has functions of these names, with other results; expected values from Flink's page of built-in functions.
 TEXTS = [
     ("CAST('abc' AS CHAR(2))", "ab"),
     ("CAST('a' AS CHAR(3)) || '|'", "a  |"),

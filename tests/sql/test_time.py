@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import DataLostError, InvalidInputError
@@ -377,7 +376,7 @@ def test_an_insert_that_goes_on_after_partitions_were_added_says_so(
     wire.send(name, [Record(json.dumps({"ts": at(50)}).encode())])
     run()
     assert catalog.table("counts").read().count() == 2
-    wire.admin.create_partitions([NewPartitions(name, 3)])[name].result()
+    wire.grow(name, 3)
     with pytest.raises(DataLostError, match="partitions were added since this query began, 3 instead of 1"):
         run()
     catalog.sql("SET 'pipeline.name' = 'again'")

@@ -16,7 +16,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
-from tablestore.sql.parser.functions.calls import call, called, wrap
+from tablestore.sql.parser.functions.calls import call, called, name_outputs, wrap
 from tablestore.sql.parser.functions.json_functions import (
     JsonAggregate,
     JsonArray,
@@ -207,7 +207,7 @@ def _change(node: exp.Expr) -> None:
     if isinstance(node, exp.Array | exp.Case | exp.Coalesce | exp.If) or is_map(node):
         _cast_like_others(_alternatives(node))
     if isinstance(node, exp.Select):
-        _name_outputs(node)
+        name_outputs(node, _is_changed)
 
 
 def _give_rows_names(values: exp.Values) -> None:
@@ -300,7 +300,7 @@ def _escape_backslashes(like: exp.Like) -> None:
     pattern = like.expression
     if not pattern.is_string:
         pairs = [exp.Literal.string(text) for text in ("\\", "\\\\")]
-        like.set("expression", exp.Anonymous(this="REPLACE", expressions=[pattern.copy(), *pairs]))
+        like.set("expression", call("REPLACE", pattern.copy(), *pairs))
     elif "\\" in pattern.name:
         like.set("expression", exp.Literal.string(pattern.name.replace("\\", "\\\\")))
 
@@ -381,21 +381,13 @@ _WRITERS: Final[Mapping[type[exp.Expr], Callable[[Any], str]]] = {
 """What writes a function that Spark does not have, by its class."""
 
 
-def _name_outputs(select: exp.Select) -> None:
-    """Set Flink's names for columns without a name that Spark would name by a long expression, in place."""
-    outputs = [
-        exp.alias_(each, f"EXPR${number}", quoted=True)
-        if not isinstance(each, exp.Alias)
-        and any(isinstance(part, exp.ArrayAgg) or _is_written(part) for part in each.walk())
-        else each
-        for number, each in enumerate(select.expressions)
-    ]
-    select.set("expressions", outputs)
+def _is_changed(output: exp.Expr) -> bool:
+    return any(isinstance(part, exp.ArrayAgg) or _is_written(part) for part in output.walk())
 
 
 def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
     """Return a call of a Spark function; sqlglot does not visit the arguments of a node that is replaced."""
-    return exp.Anonymous(this=name, expressions=[each.transform(_said_to_spark) for each in arguments])
+    return call(name, *(each.transform(_said_to_spark) for each in arguments))
 
 
 def is_map(node: object) -> bool:

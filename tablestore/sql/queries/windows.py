@@ -18,6 +18,7 @@ from snapshot.quoting import backquoted
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import complete_at, instant
 from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.functions.calls import call
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
 from tablestore.sql.queries.unsupported import refuse
 
@@ -85,9 +86,9 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
         refuse(select.expressions[0], "a SESSION window that is not grouped by", f"use GROUP BY {wanted}")
     gap = exp.Literal.string(_said(windows.size_us))
     time = exp.column(windows.column, table=alias, quoted=True)
-    session = exp.Anonymous(this="SESSION_WINDOW", expressions=[time, gap])
+    session = call("SESSION_WINDOW", time, gap)
     # Spark refuses a stream that is grouped by its sessions alone, or by a constant that it recognizes.
-    same = exp.Mod(this=exp.Anonymous(this="XXHASH64", expressions=[time.copy()]), expression=exp.Literal.number(1))
+    same = exp.Mod(this=call("XXHASH64", time.copy()), expression=exp.Literal.number(1))
     keys = [each for each in by if each not in ends] or [same]
     select.args["group"].set("expressions", [*keys, session])
     for column in list(select.find_all(exp.Column)):

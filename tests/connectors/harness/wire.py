@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from log_system.kafka.client.cluster import GroupOffsets
 from log_system.kafka.client.connect import KafkaClient
 from tests.harness.plain_topics import make_topic
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, until
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Wire:
 
     def partitions(self, topic: str) -> int:
         return len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic, and wait until the broker knows them."""
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+        until(lambda: self.partitions(topic) == partitions)
 
     def send(self, topic: str, records: Iterable[Record | bytes], **config: Any) -> None:
         """Send records, each to its own partition."""

@@ -9,7 +9,7 @@ The types are those that Spark finds for the arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql.types import (
@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 from sqlglot import exp
 
-from tablestore.sql.parser.functions.calls import call, called, wrap
+from tablestore.sql.parser.functions.calls import call, called, name_outputs, wrap
 from tablestore.sql.parser.functions.texts import in_text
 from tablestore.sql.parser.functions.time_functions import BY_DATE
 
@@ -41,8 +41,7 @@ TypeHere = Callable[[exp.Expr], DataType | None]
 """Returns the type of an expression in the query that is being changed; None if Spark rejects it."""
 _DIGITS_OF_INT: Final = 9
 """A number of at most so many digits is an INT."""
-_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
-_DIGITS: Final = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_DIGITS: Final[Mapping[type, int]] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 """The digits of the decimal that an integer becomes beside another one."""
 _FLOATING: Final = (FloatType, DoubleType)
 _WHOLE: Final = exp.Literal.number("9007199254740992D")
@@ -73,7 +72,7 @@ def _visit(query: exp.Expr, type_of: TypeOf) -> None:
     for each in sorted(inner, key=lambda each: not isinstance(each.parent, exp.CTE)):
         _visit(each, type_of)
     if isinstance(query, exp.Select):
-        _name_outputs(query)
+        name_outputs(query, _is_typed_within)
     own = [each for each in query.bfs(prune=lambda node: _is_nested(node, query)) if _is_typed(each)]
     operands = [operand for each in own for operand in _operands(each) if not _is_typed_within(operand)]
     type_here = _asking_once(type_of, query if isinstance(query, exp.Select) else None, operands)
@@ -120,13 +119,6 @@ def _is_short(expression: exp.Expr) -> bool:
     return expression.is_int and len(expression.name) <= _DIGITS_OF_INT
 
 
-def _name_outputs(select: exp.Select) -> None:
-    """Set Flink's names for columns without a name that Spark would name by what a division becomes, in place."""
-    for number, each in enumerate(select.expressions):
-        if not isinstance(each, exp.Alias) and _is_typed_within(each):
-            wrap(each, lambda output: exp.alias_(output, f"EXPR${number}", quoted=True))  # noqa: B023 - called at once
-
-
 def _is_typed(node: exp.Expr) -> bool:
     if isinstance(node, exp.Cast):
         return node.to.this in _TEXTS and not isinstance(node.this, exp.Literal)
@@ -170,7 +162,7 @@ def _replace(node: exp.Expr, type_of: TypeHere) -> None:
 
 def _replace_division(node: exp.Div, kinds: list[DataType | None]) -> None:
     if all(isinstance(each, IntegralType) for each in kinds):
-        widest = max(kinds, key=lambda each: _INTEGERS.index(type(each)))
+        widest = max(kinds, key=lambda each: _DIGITS[type(each)])
         wrap(node, lambda div: exp.cast(exp.IntDiv(this=div.this, expression=div.expression), _name(widest)))
     elif any(isinstance(each, _FLOATING) for each in kinds) and all(isinstance(each, NumericType) for each in kinds):
         floating = FloatType() if all(isinstance(each, FloatType) for each in kinds) else DoubleType()

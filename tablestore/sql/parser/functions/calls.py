@@ -17,6 +17,13 @@ def call(name: str, *arguments: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this=name, expressions=list(arguments))
 
 
+def name_outputs(select: exp.Select, is_changed: Callable[[exp.Expr], bool]) -> None:
+    """Name columns without a name as Flink does, in place, where Spark would name them by what they are changed to."""
+    for number, each in enumerate(select.expressions):
+        if not isinstance(each, exp.Alias) and is_changed(each):
+            wrap(each, lambda output: exp.alias_(output, f"EXPR${number}", quoted=True))  # noqa: B023 - called at once
+
+
 def wrap(node: exp.Expr, around: Callable[[exp.Expr], exp.Expr]) -> None:
     """Replace a node by an expression around it, in place."""
     mark = exp.Null()

@@ -172,7 +172,7 @@ def substring_in_spark(text: str, start: str, length: str) -> str:
 def overlay_in_spark(text: str, new: str, start: str, length: str) -> str:
     """Return ``OVERLAY`` in Spark SQL: the text itself for a start outside of it; ``length`` is "" if not given."""
     over = f" FOR {length}" if length else ""
-    return f"IF({start} BETWEEN 1 AND LENGTH({text}), OVERLAY({text} PLACING {new} FROM {start}{over}), {text})"
+    return f"IF(({start}) BETWEEN 1 AND LENGTH({text}), OVERLAY({text} PLACING {new} FROM {start}{over}), {text})"
 
 
 def sized_in_spark(kind: exp.DataType, value: str) -> str:
