@@ -18,7 +18,9 @@ class Connector(StrEnum):
     KAFKA = "kafka"
     UPSERT = "upsert-kafka"
     DATAGEN = "datagen"
-    """In SQL only."""
+    """In SQL only, as are the next two."""
+    PRINT = "print"
+    BLACKHOLE = "blackhole"
 
 
 class Side(StrEnum):

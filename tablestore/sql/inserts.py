@@ -26,6 +26,7 @@ from tablestore.connectors.spark.partition_watermarks import check_partitions, p
 from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.sql.catalog.binding import (
+    SHOWN,
     Columns,
     check_sink,
     connector_of,
@@ -56,7 +57,7 @@ from tablestore.sql.parser.statements import (
 )
 from tablestore.sql.parser.types import of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
-from tablestore.sql.queries.continuous_query import Plan, allowed, check_replaced, plan_into, relation
+from tablestore.sql.queries.continuous_query import Plan, allowed, check_replaced, plan_into, plan_shown, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
 from tablestore.sql.queries.sources import ends_with_changes
 from tablestore.sql.queries.unsupported import ONE_ROW
@@ -405,6 +406,8 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
+    if connector_of(made) in SHOWN:
+        return plan_shown(found)
     merges = preimages
     # `aligned` reports a wrong number of columns.
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]

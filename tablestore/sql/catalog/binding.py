@@ -26,6 +26,7 @@ from tablestore.connectors.kafka.client_properties import check_stored_propertie
 from tablestore.connectors.kafka.message_mapping import writable
 from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS
 from tablestore.connectors.option_names import (
+    FORMATS,
     METADATA,
     PRECISION,
     PRIMARY_KEY,
@@ -37,7 +38,7 @@ from tablestore.connectors.option_names import (
 )
 from tablestore.connectors.table import KafkaTable
 from tablestore.options.unknown_options import TASKS, without_effect
-from tablestore.sql.datagen.options import Generated
+from tablestore.sql.debugging.options import Generated, Printed
 from tablestore.sql.parser.dialect import is_map
 from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.parse import parse_query
@@ -69,6 +70,8 @@ REFRESH_ASYNC: Final = f"{DYNAMIC_PARTITION}.refresh.async"
 """Whether the lookup that finds newer partitions still reads those before."""
 ADDS_REPLACED: Final = "streaming-read-append-overwrite"
 """Whether a continuous query of a table without a key takes rows that replace others for further ones."""
+SHOWN: Final = (Connector.PRINT, Connector.BLACKHOLE)
+"""Connectors whose tables can only be written to, with changes too."""
 Columns = tuple[PhysicalColumn | MetadataColumn, ...]
 _OF_CONNECTORS: Final = frozenset(
     name
@@ -77,8 +80,6 @@ _OF_CONNECTORS: Final = frozenset(
 )
 """Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten."""
 _INSTEAD: Final[Mapping[str, str]] = {
-    "print": "A continuous SELECT shows its rows.",
-    "blackhole": "A SELECT shows its rows, and EXPLAIN INSERT INTO checks a statement without writing.",
     "filesystem": "Leave the option out: a store table keeps its rows in files.",
     "paimon": "Leave the option out: a store table has Paimon's options.",
     "dynamic-kafka": "A 'kafka' table reads topics of one cluster; UNION ALL reads several tables.",
@@ -119,6 +120,17 @@ def generated(made: CreateTable) -> Generated:
         InvalidInputError: an option is unknown, missing, invalid, or does not fit its column.
     """
     return Generated.of(name_of(made), made.physical, dict(made.options))
+
+
+def printed(made: CreateTable) -> Printed:
+    """Return how a ``print`` or ``blackhole`` table writes rows.
+
+    Raises:
+        InvalidInputError: an option is unknown or invalid.
+    """
+    connector = connector_of(made)
+    assert connector in SHOWN, "only these tables print or drop rows"
+    return Printed.of(connector, dict(made.options))
 
 
 def is_reading(key: str) -> bool:
@@ -250,13 +262,16 @@ def check_table(made: CreateTable, allowed: Allowed) -> None:
         _check_store(made)
         return
     if made.partitioned_by:
-        whose = "; Kafka's partitions are the topic's" if connector is not Connector.DATAGEN else ""
+        whose = "; Kafka's partitions are the topic's" if connector in FORMATS else ""
         msg = f"table '{made.name}': PARTITIONED BY is for store tables{whose}."
         raise InvalidInputError(msg)
     _check_metadata(made)
     try:
         if connector is Connector.DATAGEN:
             generated(made)
+            return
+        if connector in SHOWN:
+            printed(made)
             return
         options = connector_options(made)
         KafkaTable.of(connector, options, schema_of(stored_columns(made)))
@@ -345,9 +360,10 @@ def _check_watermark(made: CreateTable) -> None:
 
 
 def _check_metadata(made: CreateTable) -> None:
+    connector = connector_of(made)
     for column in made.columns:
-        if isinstance(column, MetadataColumn) and connector_of(made) is Connector.DATAGEN:
-            msg = f"table '{made.name}': column '{column.name}': METADATA: a 'datagen' table has none."
+        if isinstance(column, MetadataColumn) and connector not in FORMATS:
+            msg = f"table '{made.name}': column '{column.name}': METADATA: a '{connector}' table has none."
             raise InvalidInputError(msg)
         if isinstance(column, MetadataColumn) and column.name in made.primary_key:
             msg = f"table '{made.name}': PRIMARY KEY: '{column.name}' is metadata; a key is in the message."
@@ -397,7 +413,7 @@ def check_sink(made: CreateTable) -> None:
         InvalidInputError: it cannot be written to.
     """
     connector = connector_of(made)
-    if connector is None:
+    if connector is None or connector in SHOWN:
         return
     if connector is Connector.DATAGEN:
         msg = f"table '{name_of(made)}': a 'datagen' table generates its rows, and cannot be written to."

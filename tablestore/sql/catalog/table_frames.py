@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
@@ -20,7 +20,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
-from tablestore.connectors.option_names import STATE, Connector
+from tablestore.connectors.option_names import FORMATS, STATE, Connector
 from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark, with_watermark
 from tablestore.sql.catalog.binding import (
     Columns,
@@ -34,12 +34,14 @@ from tablestore.sql.catalog.binding import (
     insertable_columns,
     is_changelog,
     name_of,
+    printed,
     schema_of,
     stored_columns,
 )
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.datagen.options import NUMBER_OF_ROWS, Generated
-from tablestore.sql.datagen.rows import bounded_rows, endless_rows
+from tablestore.sql.debugging.generated_rows import bounded_rows, endless_rows
+from tablestore.sql.debugging.options import NUMBER_OF_ROWS, Generated, Printed
+from tablestore.sql.debugging.printed_rows import print_rows
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable
@@ -154,6 +156,8 @@ class ConnectorTable:
         return tuple(column for column in insertable_columns(self._made) if column.name.lower() in names)
 
     def _options(self, columns: Columns | None = None) -> dict[str, ClientValue]:
+        if self.connector not in FORMATS:
+            return {**dict(self._made.options), **self._runtime}
         defined = connector_options(self._made, columns)
         runtime = self._scope.given_to_connectors | self._runtime
         return client_options(defined, runtime, self._scope.allowed, self._scope.settings.servers)
@@ -200,8 +204,59 @@ class GeneratedTable(ConnectorTable):
     def _generated(self) -> Generated:
         return generated(replace(self._made, options=tuple(self._options().items())))
 
-    def _options(self, columns: Columns | None = None) -> dict[str, ClientValue]:
-        return {**dict(self._made.options), **self._runtime}
+
+class ShownTable(ConnectorTable):
+    """A table of the ``print`` or the ``blackhole`` connector, which prints or drops the rows that it gets."""
+
+    def read(self) -> NoReturn:
+        """Raise an error, since the table has no rows.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        msg = (
+            f"table '{self.name}': Connector '{self.connector}' can only be used as a sink. It cannot be used as a "
+            "source. Read the tables that its rows come from."
+        )
+        raise InvalidInputError(msg)
+
+    def read_stream(self, *, ordered: bool = False) -> NoReturn:
+        """Raise the error of `read`."""
+        self.read()
+
+    def read_timed(self) -> NoReturn:
+        """Raise the error of `read`."""
+        self.read()
+
+    def write(self, frame: DataFrame) -> None:
+        """Print a frame's rows, or compute and drop them."""
+        if self.connector is Connector.PRINT:
+            print_rows(frame, self._printed())
+        else:
+            frame.write.format("noop").mode("append").save()
+
+    def write_stream(
+        self,
+        frame: DataFrame,
+        *,
+        checkpoint: str,
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        transform: Callable[[DataFrame], DataFrame] | None = None,
+    ) -> StreamingQuery:
+        """Start a query that writes each micro-batch, in Spark's driver; see ``tablestore.connectors.write_stream``."""
+
+        def write_batch(batch: DataFrame, _: int) -> None:
+            self.write(batch if transform is None else transform(batch))
+
+        writer = frame.writeStream.outputMode(output_mode).foreachBatch(write_batch)
+        writer = writer.option("checkpointLocation", checkpoint)
+        writer = writer.queryName(query_name) if query_name else writer
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def _printed(self) -> Printed:
+        return printed(replace(self._made, options=tuple(self._options().items())))
 
 
 def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:

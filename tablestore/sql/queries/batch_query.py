@@ -24,11 +24,17 @@ from tablestore.context import TableContext
 from tablestore.options.read_options import OWN
 from tablestore.read.time_travel import chosen_snapshot
 from tablestore.spark.connect import arrow_frame, is_remote
-from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.binding import SHOWN, connector_of
 from tablestore.sql.catalog.definitions import Definition, Made
 from tablestore.sql.catalog.hints import SCHEMA, batch_read, partitions_read, range_read, read_by, with_hints
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.table_frames import ConnectorTable, GeneratedTable, with_computed, with_computed_then
+from tablestore.sql.catalog.table_frames import (
+    ConnectorTable,
+    GeneratedTable,
+    ShownTable,
+    with_computed,
+    with_computed_then,
+)
 from tablestore.sql.catalog.table_references import (
     BINLOG,
     COMPACTED,
@@ -281,8 +287,10 @@ def opened(
     """Open the table of a definition that has been read."""
     assert isinstance(definition.made, CreateTable), "a view is no table"
     if definition.path is None:
-        kind = GeneratedTable if connector_of(definition.made) is Connector.DATAGEN else ConnectorTable
-        return kind(scope, definition.made, options)
+        connector = connector_of(definition.made)
+        assert connector is not None, "a store table has a path"
+        kinds = {Connector.DATAGEN: GeneratedTable, **dict.fromkeys(SHOWN, ShownTable)}
+        return kinds.get(connector, ConnectorTable)(scope, definition.made, options)
     runtime = scope.runtime_of(definition) | wrap(options or {})
     return TableStore.open(
         scope.spark, scope.place_of(definition), options=runtime, allow_references=scope.allowed.entries

@@ -105,7 +105,11 @@ def plan(scope: Scope, query: Query) -> Plan:
         InvalidInputError: it is not supported as a continuous query; the message has the position, the reason and an
             alternative.
     """
-    found = relation(scope, query)
+    return plan_shown(relation(scope, query))
+
+
+def plan_shown(found: Relation) -> Plan:
+    """Plan a result that is shown or printed; an updating one includes the rows that updates replace."""
     if found.rows is not None:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
     # Who asks for the changes since some time wants to see each of them.

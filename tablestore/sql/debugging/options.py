@@ -1,4 +1,4 @@
-"""The options of a ``datagen`` table, by Flink's names, checked against its columns."""
+"""The options of ``datagen``, ``print`` and ``blackhole`` tables, by Flink's names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.option_names import Connector, refuse_unknown
 from tablestore.options.declaration import Group, OptionSpec, option, optional
-from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration_or_ms, integer
+from tablestore.options.value_types import BOOLEAN, VERBATIM, OptionType, choice, duration_or_ms, integer
 from tablestore.sql.parser.statements import PhysicalColumn
 from tablestore.sql.parser.types import FlinkType
 
@@ -129,6 +129,27 @@ class Generated(Group):
         counts = [int(given["end"]) - int(given["start"]) + 1 for given in sequences]
         counts += [] if self.number_of_rows is None else [self.number_of_rows]
         return min(*counts, _LONG_MAX) if counts else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Group):
+    """A table of the ``print`` or the ``blackhole`` connector, whose rows are printed or dropped."""
+
+    identifier: str = option("print-identifier", VERBATIM, "")
+    to_stderr: bool = option("standard-error", BOOLEAN, "false")
+    parallelism: int | None = optional("sink.parallelism", integer(1))
+
+    @classmethod
+    def of(cls, connector: Connector, options: Mapping[str, object]) -> Printed:
+        """Return the table described by options, whose names are case-insensitive; ``blackhole`` has none.
+
+        Raises:
+            InvalidInputError: an option is unknown or invalid.
+        """
+        given = {key.lower(): str(value) for key, value in options.items()}
+        own = [spec.name for spec in cls.specs()] if connector is Connector.PRINT else []
+        refuse_unknown(connector, given, (), further=["connector", *own])
+        return cls.read(given)
 
 
 def _field(

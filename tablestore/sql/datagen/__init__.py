@@ -1,1 +1,0 @@
-"""Flink's ``datagen`` connector: tables whose rows are generated, random or in sequence."""
