@@ -130,12 +130,12 @@ def _remaining(spec: TableSpec, rule: MergeRule) -> str:
     """Return a query for the rows to merge; if deletes remove the row, only rows after the last delete."""
     if rule.deletes is not Deletes.REMOVE:
         return "SELECT * FROM arrived"
-    removes = "gone AND p0" if rule.sequences else "gone"
+    removes = "deletes AND p0" if rule.sequences else "deletes"
     window = f"OVER (PARTITION BY {', '.join(keys_of(spec))})"
     after = f"ord > coalesce(max(ord) FILTER ({removes}) {window}, {_GRAVE} - 1)"
     if rule.sequences:
         after += f" AND (ord = {_OLD} OR {_reaches('s0', f'max(s0) FILTER ({removes}) {window}')})"
-    return f"SELECT * FROM arrived QUALIFY NOT gone AND {after}"
+    return f"SELECT * FROM arrived QUALIFY NOT deletes AND {after}"
 
 
 def _buried(spec: TableSpec, rule: MergeRule) -> str:
@@ -143,7 +143,7 @@ def _buried(spec: TableSpec, rule: MergeRule) -> str:
     keys = ", ".join(keys_of(spec))
     listed = ", ".join([*keys_of(spec), *names_in(spec, rule.buries)])
     return (
-        f"SELECT {listed} FROM arrived WHERE gone AND p0 AND ord > {_OLD} "
+        f"SELECT {listed} FROM arrived WHERE deletes AND p0 AND ord > {_OLD} "
         f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY ord DESC) = 1"
     )
 
@@ -175,7 +175,7 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
     if own is not None and name in rule.sequences[own].fields:
         # The sequence is that of the last row that was not late, even if that row retracts values.
         return {x: _aggregate("arg_max_null", f"{x}, ord", f"a{own}", f"p{own}")}, x
-    retracts = rule.deletes is Deletes.RETRACT
+    retracts = rule.takes_preimages
     # A verb may have set a value of a group whose sequence is NULL.
     applies = [] if own is None else [f"(a{own} OR (ord = {_OLD} AND {x} IS NOT NULL))"]
     counts = [*(["NOT gone"] if retracts and column.ignore_retract else []), *applies]

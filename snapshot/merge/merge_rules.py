@@ -115,6 +115,7 @@ class MergeRule:
         columns: the rules of all columns outside the key; empty if the last row of a key wins.
         sequences: the sequences.
         deletes: the effect of deletes.
+        takes_back: whether an UPDATE_BEFORE row takes its values back, though a delete removes the row.
         ignore_delete: whether deletes and UPDATE_BEFORE rows are dropped first.
         ignore_preimages: whether UPDATE_BEFORE rows are.
         name: the engine's name, for messages.
@@ -123,6 +124,7 @@ class MergeRule:
     columns: Mapping[str, ColumnRule] = field(default_factory=dict)
     sequences: tuple[Sequence, ...] = ()
     deletes: Deletes = Deletes.REMOVE
+    takes_back: bool = False
     ignore_delete: bool = False
     ignore_preimages: bool = False
     name: str = "deduplicate"
@@ -147,7 +149,12 @@ class MergeRule:
 
     @property
     def takes_preimages(self) -> bool:
-        """Whether deletes, and UPDATE_BEFORE rows unless they are dropped, take their values back."""
+        """Whether UPDATE_BEFORE rows, unless they are dropped, take their values back."""
+        return (self.takes_back or self.deletes is Deletes.RETRACT) and not self.ignore_delete
+
+    @property
+    def takes_deletes_back(self) -> bool:
+        """Whether deletes take their values back, and so do not remove the row."""
         return self.deletes is Deletes.RETRACT and not self.ignore_delete
 
     @property
@@ -172,21 +179,27 @@ class MergeRule:
 
     @property
     def why_refused(self) -> str:
-        """Why deletes are rejected; empty if they are not."""
+        """Why the kinds ``refused`` are rejected; empty if they are not."""
         if self.ignore_delete:
             return ""
         if self.deletes is Deletes.REFUSE:
             return f"merge-engine='{self.name}' does not accept deletes; set ignore-delete=true to drop them"
-        if self.deletes is Deletes.REMOVE:
+        if not self.takes_preimages:
             return ""
         lacking = [name for name, rule in self.columns.items() if not (rule.retracts or rule.ignore_retract)]
         if not lacking:
             return ""
         name = lacking[0]
+        drop = "ignore-update-before=true" if self.takes_back else "ignore-delete=true to drop all deletes"
         return (
             f"column '{name}' has aggregate-function '{self.columns[name].function}', which does not support "
-            f"retraction; set fields.{name}.ignore-retract=true, or ignore-delete=true to drop all deletes"
+            f"retraction; set fields.{name}.ignore-retract=true, or {drop}"
         )
+
+    @property
+    def refused(self) -> tuple[RowKind, ...]:
+        """The kinds of rows that are rejected if there is a reason, ``why_refused``."""
+        return (RowKind.UPDATE_BEFORE,) if self.takes_back else (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 
 LAST_ROW = MergeRule()

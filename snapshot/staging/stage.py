@@ -306,7 +306,7 @@ class Stager:
         if self.rule.drops:
             batch = batch.filter(pc.invert(_is_one_of(batch, self.rule.drops)))
         if self.rule.why_refused:
-            count = pc.sum(_is_one_of(batch, (RowKind.UPDATE_BEFORE, RowKind.DELETE))).as_py() or 0
+            count = pc.sum(_is_one_of(batch, self.rule.refused)).as_py() or 0
             if count:
                 msg = f"{count} of {batch.num_rows} rows of a batch are deletes or preimages: {self.rule.why_refused}."
                 raise InvalidInputError(msg)

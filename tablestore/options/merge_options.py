@@ -159,7 +159,8 @@ class MergeOptions(Group):
         AGGREGATION_REMOVE,
         BOOLEAN,
         "false",
-        "With `merge-engine=aggregation`: a delete removes the row. Otherwise its values are taken back from the row.",
+        "With `merge-engine=aggregation`: a delete removes the row. Otherwise its values are taken back from the row. "
+        "Those of a preimage are in any case.",
     )
     default_function: Function | None = optional(
         DEFAULT_FUNCTION,

@@ -136,8 +136,9 @@ class _Maker:
             return self._partial_update(plain, whole)
         if options.engine is Engine.AGGREGATION:
             columns = {column: self._aggregate(column, 0 if whole else None) for column in self._values}
-            deletes = Deletes.REMOVE if options.aggregation_remove else Deletes.RETRACT
-            return replace(plain, columns=self._ordered(columns, whole), sequences=whole, deletes=deletes)
+            removes = options.aggregation_remove
+            plain = replace(plain, deletes=Deletes.REMOVE if removes else Deletes.RETRACT, takes_back=removes)
+            return replace(plain, columns=self._ordered(columns, whole), sequences=whole)
         if not whole:
             return plain
         last = {column: ColumnRule(Function.LAST_VALUE, sequence=0) for column in self._values}

@@ -386,7 +386,7 @@ def needs_preimages(table: TableStore, name: str, *, every: bool) -> bool:
         )
         raise InvalidInputError(msg)
     rule = merge_rule(merge, arrow_schema(table.schema), table.primary_key, table.partition_by)
-    if merge.engine is Engine.FIRST_ROW or (rule.takes_preimages and not rule.why_refused):
+    if merge.engine is Engine.FIRST_ROW or (rule.takes_deletes_back and not rule.why_refused):
         return True
     if rule.adds_up and not rule.drops:
         why = rule.why_refused or f"a delete removes the row of its key ({AGGREGATION_REMOVE})"

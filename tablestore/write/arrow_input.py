@@ -132,7 +132,7 @@ def delete_columns(names: Sequence[str], spec: TableSpec, rule: MergeRule) -> tu
     if not spec.has_key:
         msg = "delete: this table has no primary key to find rows by."
         raise InvalidInputError(msg)
-    if rule.takes_preimages:
+    if rule.takes_deletes_back:
         msg = (
             f"delete: with merge-engine='{rule.name}' a delete takes its row's values back, and keys alone have none. "
             f"Write whole rows with a column {CHANGE_TYPE!r} that says 'delete'."

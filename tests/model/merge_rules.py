@@ -22,7 +22,7 @@ class Case:
         groups: sequence columns, and the columns that they order.
         removes: a delete removes the row.
         removing: sequence columns of groups; a delete that is not late in one of them removes the row.
-        retracts: a delete takes values back.
+        retracts: a preimage takes values back, and so does a delete, unless it removes the row.
         ignores: columns from which nothing is taken back.
         descending: the smallest sequence is the newest.
         any_order: the table is the same in whatever order rows with distinct sequences arrive.

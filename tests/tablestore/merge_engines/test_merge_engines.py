@@ -173,10 +173,20 @@ CASES = {
     ),
     "aggregation, late, removing": Case(
         named({"x": "sum", "y": "max", "w": "min"}, merge_engine="aggregation", sequence__field="s")
-        | {"aggregation.remove-record-on-delete": "true"},
+        | {"aggregation.remove-record-on-delete": "true"}
+        | {f"fields.{name}.ignore-retract": "true" for name in "yw"},
         functions(x="sum", y="max", w="min", default=FILL),
         ("s",),
         removes=True,
+        retracts=True,
+        ignores=frozenset("yw"),
+    ),
+    "aggregation, removing": Case(
+        named({"x": "sum", "l": "collect"}, merge_engine="aggregation")
+        | {"aggregation.remove-record-on-delete": "true"},
+        functions(x="sum", l="collect", default=FILL),
+        removes=True,
+        retracts=True,
     ),
 }
 

@@ -92,6 +92,34 @@ def test_rows_before_updates_may_be_ignored(
     assert {row.k: row.v for row in table.read().collect()} == left
 
 
+REMOVING = {**SUM, "aggregation.remove-record-on-delete": "true", "rowkind.field": "kind"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_where_deletes_remove_the_row_updates_still_replace_a_value(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    """As in Paimon: a row before an update is not a delete."""
+    table = TableStore.create(spark, tmp_path / "t", "k int, v int, kind string", primary_key=["k"], options=REMOVING)
+    for rows in ([(1, 2, "+I"), (1, 5, "+I"), (2, 2, "+I")], [(1, 5, "-U")], [(1, 6, "+U"), (2, 1, "-D")]):
+        WAYS[way](table, spark.createDataFrame(rows, table.schema))
+    assert [(row.k, row.v) for row in table.read().collect()] == [(1, 8)]
+    table.delete([{"k": 1}])
+    assert table.count() == 0
+
+
+def test_where_deletes_remove_the_row_updates_of_what_cannot_be_taken_back_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {**REMOVING, "fields.v.aggregate-function": "max"}
+    table = TableStore.create(spark, tmp_path / "t", "k int, v int, kind string", primary_key=["k"], options=options)
+    table.write([{"k": 1, "v": 5, "kind": "+I"}, {"k": 2, "v": 5, "kind": "+I"}])
+    table.write([{"k": 1, "v": None, "kind": "-D"}])
+    with pytest.raises(InvalidInputError, match=r"'max', which does not support retraction.*ignore-update-before=true"):
+        table.write([{"k": 2, "v": 5, "kind": "-U"}, {"k": 2, "v": 1, "kind": "+U"}])
+    assert [(row.k, row.v) for row in table.read().collect()] == [(2, 5)]
+
+
 def test_rows_before_updates_may_be_ignored_from_some_time_on(spark: SparkSession, table: TableStore) -> None:
     table.write(spark.createDataFrame(FIRST, COLUMNS))
     table.write(spark.createDataFrame([(1, "a", "-U")], COLUMNS))
