@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from operator import is_not
 
 from sqlglot import exp
 
@@ -49,6 +52,26 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
 def table_alias(name: str) -> exp.TableAlias:
     """Return the node of an alias in FROM."""
     return exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+
+
+def query_of_cte(table: exp.Table) -> exp.Select | None:
+    """Return a query of all rows of the common table expression that a table names; None if it names none."""
+    known: list[exp.Expr] = []
+    inside: exp.Expr = table
+    while (node := inside.parent) is not None:
+        clause = node.args.get("with_")
+        if isinstance(node, exp.With):
+            known = [*takewhile(partial(is_not, inside), node.expressions), *known]
+        elif clause is not None and clause is not inside:
+            known = [*clause.expressions, *known]
+        inside = node
+    names = [each.alias for each in known]
+    if table.name not in names:
+        return None
+    number = len(names) - names[::-1].index(table.name)
+    made = exp.Select(expressions=[exp.Star()]).from_(exp.Table(this=table.this.copy()))
+    made.set("with_", exp.With(expressions=[each.copy() for each in known[:number]]))
+    return made
 
 
 def named_table(name: str, alias: str) -> exp.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +18,7 @@ from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
 from tablestore.spark.changelog import holds_map
 from tablestore.sql.parser.qualify import conjuncts, kept_groups, output_names, own_nodes, qualified
-from tablestore.sql.parser.window_types import END, START, WindowKind
+from tablestore.sql.parser.window_types import END, START, TIME, WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
     MARK,
@@ -34,7 +34,8 @@ from tablestore.sql.queries.distinct_aggregates import (
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
-from tablestore.sql.queries.windows import over_windows
+from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
+from tablestore.sql.queries.windows import marked, over_windows, timed
 
 KEPT: Final = "_kept"
 """Name of the boolean column that is true if HAVING keeps a group."""
@@ -63,7 +64,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         rows = tree.copy()
         rows.set("distinct", None)
         made = of_rows(over(spark, rows, frames), chained=chained, final=final)
-        made = replace(made, windows=_ended_windows(tree, parts))
+        made = replace(made, **_carried_windows(tree, parts))
     return distinct(made) if tree.args.get("distinct") else made
 
 
@@ -119,26 +120,41 @@ def _windows(
     Returns:
         The plan; None if there are no windows, or if an aggregation does not group by both window ends.
     """
+    said = qualified(tree, parts.sources())
     part = next((each for each in parts.inputs if each.windows is not None), None)
     if part is None or part.windows is None:
-        return None
-    said = qualified(tree, parts.sources())
-    if not is_grouped(said) and part.windows.kind is not WindowKind.SESSION:
-        return of_rows(over(spark, said, frames), chained=chained, final=part.relation.final)
-    groups_of(said)
+        return _further_windows(spark, said, parts, frames)
     ends = _positions(said, part.alias, (START, END))
+    if not is_grouped(said) and part.windows.kind is not WindowKind.SESSION:
+        return replace(of_rows(over(spark, said, frames), chained=chained, final=part.relation.final), windows=ends)
+    groups_of(said)
+    times = _positions(said, part.alias, (TIME,))
     if not over_windows(said, part.alias, part.windows):
         return None
     said.set("distinct", None)
-    if has_distinct(said) and part.windows.kind is WindowKind.SESSION:
-        names = output_names(said)
-        collect_distinct(said, lambda each: _type_over(spark, each, said, frames))
-        frame = over(spark, said, frames).toDF(*names)
-    elif has_distinct(said):
-        frame = _distinct_groups(spark, said, frames)
-    else:
-        frame = over(spark, said, frames)
-    return replace(of_rows(frame, chained=chained, final=True), windows=ends)
+    once = chained or part.windows.kind is WindowKind.SESSION
+    frame = timed(_groups(spark, said, frames, once=once), times or ())
+    made = of_rows(frame, chained=chained, final=True)
+    return replace(made, windows=ends, ended=ends is not None)
+
+
+def _further_windows(
+    spark: SparkSession, said: exp.Select, parts: Parts, frames: dict[str, DataFrame]
+) -> Relation | None:
+    """Plan a SELECT that groups the rows of a query in FROM by the windows that they are in; None if it does not."""
+    part = next((each for each in parts.endless if each.relation.windows is not None), None)
+    if part is None or not is_grouped(said):
+        return None
+    ends = [part.relation.names[position] for position in part.relation.windows or ()]
+    by = [each for each in groups_of(said) if isinstance(each, exp.Column) and each.table == part.alias]
+    if not set(ends) <= {each.name for each in by}:
+        return None
+    positions = _positions(said, part.alias, ends)
+    said.set("distinct", None)
+    said.args["group"].append("expressions", exp.column(MARK_OF_WINDOW, table=part.alias, quoted=True))
+    frame = _groups(spark, said, {**frames, part.key: marked(frames[part.key], ends[1])}, once=True)
+    made = of_rows(frame, chained=True, final=True)
+    return replace(made, windows=positions, ended=positions is not None)
 
 
 def _type_over(spark: SparkSession, node: exp.Expr, said: exp.Select, frames: dict[str, DataFrame]) -> str:
@@ -150,8 +166,18 @@ def _type_over(spark: SparkSession, node: exp.Expr, said: exp.Select, frames: di
     return over(spark, probe, frames).schema[0].dataType.simpleString()
 
 
-def _distinct_groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
-    """Return the result of a qualified aggregation with DISTINCT values."""
+def _groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame], *, once: bool) -> DataFrame:
+    """Return the result of a qualified aggregation, of DISTINCT values too.
+
+    ``once`` says that the rows can only be aggregated once: the windows of sessions are known when they end, and Spark
+    loses the watermark of an operator with state whose input it reuses.
+    """
+    if not has_distinct(said):
+        return over(spark, said, frames)
+    if once:
+        names = output_names(said)
+        collect_distinct(said, lambda each: _type_over(spark, each, said, frames))
+        return over(spark, said, frames).toDF(*names)
     made, outputs = prepared(said)
     taken = expand_distinct(made)
     frame = over(spark, taken.outer, {ROWS: _exploded(spark, taken, frames)})
@@ -160,13 +186,14 @@ def _distinct_groups(spark: SparkSession, said: exp.Select, frames: dict[str, Da
     return frame.select(*outputs).toDF(*output_names(said))
 
 
-def _ended_windows(tree: exp.Select, parts: Parts) -> tuple[int, ...] | None:
-    """Return the positions of the window ends among the outputs of a SELECT over windows that have ended."""
+def _carried_windows(tree: exp.Select, parts: Parts) -> dict[str, Any]:
+    """Return the fields of a relation for the windows among the outputs of a SELECT without aggregation."""
     found = [each for each in parts.endless if each.relation.windows is not None]
     if len(parts.endless) != 1 or not found:
-        return None
+        return {}
     names = [found[0].relation.names[position] for position in found[0].relation.windows or ()]
-    return _positions(qualified(tree, parts.sources()), found[0].alias, names)
+    windows = _positions(qualified(tree, parts.sources()), found[0].alias, names)
+    return {"windows": windows, "ended": windows is not None and found[0].relation.ended}
 
 
 def _positions(said: exp.Select, alias: str, names: Sequence[str]) -> tuple[int, ...] | None:

@@ -49,7 +49,7 @@ from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
-from tablestore.sql.parser.qualify import Source, qualified, read_instead, table_alias
+from tablestore.sql.parser.qualify import Source, qualified, query_of_cte, read_instead, table_alias
 from tablestore.sql.parser.statements import CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.types import of_spark
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
@@ -82,7 +82,7 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
     try:
         query = _as_of_times(scope, query)
         frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
-        return over(scope.spark, *_with_times(query.tree, frames))
+        return over(scope.spark, *_with_times(scope.spark, query.tree, frames))
     except RefusedError as error:
         raise placed(error, query) from None
 
@@ -137,7 +137,9 @@ def _millis(scope: Scope, moment: exp.Expr, table: exp.Table) -> int:
     return int(found)
 
 
-def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr, dict[str, DataFrame]]:
+def _with_times(
+    spark: SparkSession, tree: exp.Expr, frames: dict[str, DataFrame]
+) -> tuple[exp.Expr, dict[str, DataFrame]]:
     """Replace tables with windows by frames with window columns, and lookup joins by plain joins."""
     tree, frames = tree.copy(), dict(frames)
     for number, table in enumerate(list(tree.find_all(exp.Table))):
@@ -147,7 +149,9 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
         if windows is None:
             continue
         alias, key = table.alias or table.name, f"{table.name}@{number}"
-        frames[key] = windowed(frames[table.name], windows, table).drop(MARK)
+        named = query_of_cte(table)
+        frame = frames[table.name] if named is None else over(spark, *_with_times(spark, named, frames))
+        frames[key] = windowed(frame, windows, table).drop(MARK)
         table.set("this", exp.to_identifier(key, quoted=True))
         table.set("alias", table_alias(alias))
         select = table.find_ancestor(exp.Select)

@@ -62,8 +62,8 @@ class Relation:
         chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
             Spark cannot know to be correct.
         final: whether rows are emitted when a watermark passes, which only output mode ``append`` does.
-        windows: positions of the two ends of time windows, if all rows of a window are emitted in one micro-batch; else
-            None.
+        windows: positions of the two ends of the time windows that its rows are in; None if there are none.
+        ended: whether all rows of a window are emitted in one micro-batch, when the window has ended.
         momentary: names of nondeterministic columns, such as the time of reading, with a new value at each read.
         each: function still to be applied to ``rows`` per micro-batch, since Spark cannot do it in a plan; or None.
         shape: with ``each``, a frame with the columns it returns, which must not be run.
@@ -86,6 +86,7 @@ class Relation:
     chained: bool = False
     final: bool = False
     windows: tuple[int, ...] | None = None
+    ended: bool = False
     momentary: frozenset[str] = frozenset()
     each: Callable[[DataFrame], DataFrame] | None = None
     shape: DataFrame | None = None

@@ -256,7 +256,7 @@ def _planned(
     if source.each is not None:
         refuse(ranked.node, "Top-N over a lookup join", "INSERT its result INTO a table and read that")
     check_from_the_start(ranked.node, source.since, "Top-N")
-    is_of_windows = source.windows is not None and set(source.windows) <= set(ranked.groups)
+    is_of_windows = source.ended and set(source.windows or ()) <= set(ranked.groups)
     check_not_final(ranked.node, source.final and not is_of_windows)
     columns = [f"_{number}" for number in range(len(source.names))]
     source = source.renamed(columns)
@@ -294,7 +294,8 @@ def _of_ended_windows(source: Relation, places: Places, result: Sequence[str]) -
     kept = rows.withColumn(RANK, place).where(F.col(RANK).between(places.first, places.last))
     made = of_rows(kept.select(*result), chained=True, final=True)
     ends = [source.names[position] for position in source.windows or ()]
-    return replace(made, windows=tuple(map(result.index, ends)) if set(ends) <= set(result) else None)
+    there = set(ends) <= set(result)
+    return replace(made, windows=tuple(map(result.index, ends)) if there else None, ended=there)
 
 
 def _key(source: Relation, outputs: list[str], places: Places) -> list[str] | None:

@@ -7,6 +7,7 @@ so such a column is added to the window columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -47,6 +48,10 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
     if windows.kind is WindowKind.SESSION:
         return frame
+    taken = [name for name in frame.columns if name.lower() in {START, END, TIME}]
+    if taken:
+        names = " and ".join(f"'{name}'" for name in taken)
+        raise RefusedError(node, f"windows add columns to the table, which has {names} already; rename it.")
     time = F.col(backquoted(windows.column))
     columns = [F.col(backquoted(name)) for name in frame.columns]
     slide = windows.step_us if windows.kind is WindowKind.HOP else windows.size_us
@@ -64,6 +69,20 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
     return made.select(*columns, START, END, last.alias(TIME), complete_at(over, MARK))
 
 
+def timed(frame: DataFrame, positions: Sequence[int]) -> DataFrame:
+    """Return the rows of windows that have ended, with the watermark on ``window_time`` columns."""
+    columns = [F.col(backquoted(name)) for name in frame.columns]
+    for position in positions:
+        columns[position] = columns[position].alias(frame.columns[position], metadata={WATERMARK: 0})
+    return frame.select(*columns)
+
+
+def marked(frame: DataFrame, end: str) -> DataFrame:
+    """Return rows that are in windows, with the column `MARK` made of the windows' end, and no other watermark."""
+    columns = [F.col(backquoted(field.name)).alias(field.name, metadata={}) for field in frame.schema]
+    return frame.select(*columns, complete_at(instant(F.col(backquoted(end)), frame.schema[end].dataType), MARK))
+
+
 def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     """Rewrite GROUP BY of both ends of windows into Spark's form, in place; return whether the query groups by them.
 
@@ -74,8 +93,9 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     """
     group = select.args.get("group")
     by: list[exp.Expr] = list(group.expressions) if group is not None else []
-    ends = [each for each in by if isinstance(each, exp.Column) and each.table == alias and each.name in {START, END}]
-    whole = {each.name for each in ends} == {START, END}
+    own = [each for each in by if isinstance(each, exp.Column) and each.table == alias]
+    ends = [each for each in own if each.name in {START, END, TIME}]
+    whole = {START, END} <= {each.name for each in ends}
     if windows.kind is not WindowKind.SESSION:
         if whole:
             select.args["group"].append("expressions", exp.column(MARK, table=alias, quoted=True))
@@ -83,7 +103,7 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     others = {each.name for each in by if isinstance(each, exp.Column) and each not in ends}
     if not whole or others != set(windows.partition) or len(by) != len(ends) + len(others):
         wanted = ", ".join([*windows.partition, START, END])
-        refuse(select.expressions[0], "a SESSION window that is not grouped by", f"use GROUP BY {wanted}")
+        refuse(select.expressions[0], "a SESSION window without its GROUP BY", f"use GROUP BY {wanted}")
     gap = exp.Literal.string(_said(windows.size_us))
     time = exp.column(windows.column, table=alias, quoted=True)
     session = call("SESSION_WINDOW", time, gap)

@@ -1,0 +1,119 @@
+"""Queries over the result of windows: by longer windows of its time, and by the same windows again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import InvalidInputError
+from tablestore.sql import Catalog
+from tests.connectors.harness.wire import Wire
+from tests.sql.test_changes import quick
+from tests.sql.test_time import EVENTS, LATE, WATERMARK, at, seen, stream
+
+COLUMNS = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+COUNTED = (
+    "SELECT window_start AS s, window_end AS e, window_time AS rowtime, k, COUNT(*) AS n, SUM(n) AS sum_n FROM {} "
+    "GROUP BY window_start, window_end, window_time, k"
+)
+WINDOWED = {
+    "tumble": "TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '10' SECOND)",
+    "hop": "HOP(TABLE {}, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '10' SECOND)",
+    "cumulate": "CUMULATE(TABLE {}, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '10' SECOND)",
+    "session": "SESSION(TABLE {} PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' SECOND)",
+}
+PLACED = "SELECT *, ROW_NUMBER() OVER (PARTITION BY s, e ORDER BY n DESC, k DESC) AS place FROM counted"
+QUERIES = {
+    "longer": (
+        "SELECT window_start, window_end, k, SUM(n), COUNT(*) FROM TUMBLE(TABLE counted, DESCRIPTOR(rowtime), "
+        "INTERVAL '20' SECOND) GROUP BY window_start, window_end, k"
+    ),
+    "in a view": (
+        "WITH w AS (SELECT rowtime AS t, n * 2 AS m FROM counted WHERE n > 0) SELECT window_start, window_end, SUM(m) "
+        "FROM TABLE(HOP(TABLE w, DESCRIPTOR(t), INTERVAL '10' SECOND, INTERVAL '30' SECOND)) "
+        "GROUP BY window_start, window_end"
+    ),
+    "three times": (
+        "WITH w AS (SELECT window_end AS e2, window_time AS t, SUM(n) AS n FROM TUMBLE(TABLE counted, "
+        "DESCRIPTOR(rowtime), INTERVAL '20' SECOND) GROUP BY window_start, window_end, window_time) "
+        "SELECT window_start, window_end, SUM(n) FROM TUMBLE(TABLE w, DESCRIPTOR(t), INTERVAL '30' SECOND) "
+        "GROUP BY window_start, window_end"
+    ),
+    "sessions": (
+        "SELECT window_start, window_end, k, SUM(n) FROM SESSION(TABLE counted PARTITION BY k, DESCRIPTOR(rowtime), "
+        "INTERVAL '11' SECOND) GROUP BY window_start, window_end, k"
+    ),
+    "the same": "SELECT s, e, SUM(n), MAX(n), COUNT(*) FROM counted GROUP BY s, e HAVING COUNT(*) > 0",
+    "distinct": "SELECT s, e, COUNT(DISTINCT n), SUM(n), COUNT(DISTINCT k) FROM counted GROUP BY e, s",
+    "the same, twice": (
+        "SELECT s, e, MAX(c) FROM (SELECT s, e, n, COUNT(*) AS c FROM counted GROUP BY s, e, n) GROUP BY s, e"
+    ),
+    "of the first rows": f"SELECT s, e, SUM(n) FROM (SELECT * FROM ({PLACED}) WHERE place <= 2) GROUP BY s, e",
+}  # fmt: skip
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
+    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
+    with quick(spark):
+        yield made
+
+
+@pytest.fixture
+def events(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> Catalog:
+    """Return a catalog with a stream of events, `t`, and the table `known` of those that are not late."""
+    rows = [{"k": key, "ts": at(second), "n": second} for key, second in EVENTS]
+    stream(catalog, wire, topic(), "t", COLUMNS, rows, maxRowsPerTrigger="3")
+    stream(catalog, wire, topic(), "known", COLUMNS, [row for row in rows if (row["k"], row["n"]) != LATE])
+    return catalog
+
+
+def ended(catalog: Catalog, text: str, end: int) -> Counter[tuple[Any, ...]]:
+    """Run a query in batch mode; return the rows of windows that end before the watermark."""
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    frame = catalog.sql(text).frame
+    assert frame is not None
+    found = Counter(tuple(map(str, row)) for row in frame.collect() if str(row[end]) <= at(WATERMARK))
+    catalog.sql("RESET 'execution.runtime-mode'")
+    return found
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("kind", ["tumble", "cumulate", "session"])
+def test_windows_of_windows_are_those_of_batch_mode(events: Catalog, kind: str, name: str) -> None:
+    create = f"CREATE TEMPORARY VIEW counted AS {COUNTED}"
+    events.sql(create.format(WINDOWED[kind].format("known")))
+    expected = ended(events, QUERIES[name], 1)
+    assert len(expected) > 1
+    events.sql(f"DROP TEMPORARY VIEW counted; {create.format(WINDOWED[kind].format('t'))}")
+    found = seen(events, QUERIES[name])
+    assert found == expected, (found - expected, expected - found)
+    # A session is of one key.
+    assert kind == "session" or any(int(row[-1]) > 1 for row in found), "no group has several rows"
+
+
+@pytest.mark.parametrize("kind", ["tumble", "hop", "cumulate"])
+def test_rows_with_their_windows_are_grouped_in_the_query_around(events: Catalog, kind: str) -> None:
+    text = (
+        "SELECT window_start, window_end, k, COUNT(*), SUM(m), COUNT(DISTINCT m) FROM "
+        f"(SELECT *, n + 1 AS m FROM {WINDOWED[kind]} WHERE n <> 5) GROUP BY window_start, window_end, k"
+    )
+    expected = ended(events, text.format("known"), 1)
+    assert seen(events, text.format("t")) == expected
+    assert len(expected) > 3
+
+
+def test_what_is_no_window_of_windows_is_refused(events: Catalog) -> None:
+    events.sql(f"CREATE TEMPORARY VIEW counted AS {COUNTED.format(WINDOWED['tumble'].format('t'))}")
+    by = "SELECT window_start, window_end, SUM(n) FROM TUMBLE(TABLE {}, DESCRIPTOR({}), INTERVAL '20' SECOND) GROUP BY window_start, window_end"  # noqa: E501
+    with pytest.raises(InvalidInputError, match="a window over 'e', which has no watermark,"):
+        events.sql(by.format("counted", "e"))
+    with pytest.raises(InvalidInputError, match="has 'window_start' already; rename it"):
+        events.sql(f"WITH w AS (SELECT s AS window_start, rowtime, n FROM counted) {by.format('w', 'rowtime')}")
+    with pytest.raises(InvalidInputError, match="an updating result over windows"):
+        events.sql("SELECT s, SUM(n) FROM counted GROUP BY s")
