@@ -135,7 +135,7 @@ def _started(
 ) -> StreamingQuery:
     made, columns, planned = into.made, into.columns, into.planned
     each, enforcers = planned.transform, scope.settings.enforcers
-    with allowed(scope.spark, planned.chained):
+    with allowed(scope.spark, chained=planned.chained, timed=planned.timed):
         return into.table.write_stream(
             into.frame,
             checkpoint=checkpoint,
@@ -192,7 +192,7 @@ def _into(scope: Scope, statement: Insert, planned_query: Relation | DataFrame |
             preimages = False
             if not found.grows and isinstance(table, TableStore):
                 preimages = needs_preimages(table, made.name, every=found.every is not None)
-            planned = planned_into(found, made, columns, preimages=preimages)
+            planned = replace(planned_into(found, made, columns, preimages=preimages), timed=found.timed)
     frame = aligned(planned, made, columns, scope.settings.enforcers)
     if planned.transform is not None:
         # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.

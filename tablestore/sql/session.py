@@ -140,6 +140,7 @@ class Catalog:
                     frame=shown(planned.frame) if each is None else planned.frame,
                     output_mode=planned.mode,
                     chained=planned.chained,
+                    timed=planned.timed,
                     each=None if each is None else lambda batch: shown(each(batch)),
                 )
             case Explain():
@@ -252,7 +253,7 @@ class Catalog:
             show_batch(frame if each is None else each(frame), number)
 
         writer = result.frame.writeStream.outputMode(result.output_mode).foreachBatch(show)
-        with allowed(self._scope.spark, result.chained):
+        with allowed(self._scope.spark, chained=result.chained, timed=result.timed):
             return writer.trigger(**self._scope.settings.trigger).start()
 
     def table(self, name: str, *, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:

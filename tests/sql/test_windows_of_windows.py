@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_changes import quick
 from tests.sql.test_time import EVENTS, LATE, WATERMARK, at, seen, stream
 
@@ -106,6 +107,36 @@ def test_rows_with_their_windows_are_grouped_in_the_query_around(events: Catalog
     expected = ended(events, text.format("known"), 1)
     assert seen(events, text.format("t")) == expected
     assert len(expected) > 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT s, e, k, n FROM counted UNION ALL SELECT s, e, 'z', n FROM counted WHERE n > 0",
+        "SELECT a.s, a.e, a.k, b.n FROM counted AS a JOIN counted AS b ON a.s = b.s AND a.k = b.k",
+    ],
+)
+def test_windows_are_read_twice(events: Catalog, text: str) -> None:
+    create = f"CREATE TEMPORARY VIEW counted AS {COUNTED}"
+    events.sql(create.format(WINDOWED["tumble"].format("known")))
+    expected = ended(events, text, 1)
+    events.sql(f"DROP TEMPORARY VIEW counted; {create.format(WINDOWED['tumble'].format('t'))}")
+    assert seen(events, text) == expected
+    assert len(expected) > 6
+
+
+def test_the_state_of_windows_that_have_ended_is_removed(events: Catalog) -> None:
+    outputs = "window_start, window_end, COUNT(DISTINCT n), SUM(n)"
+    text = f"SELECT {outputs} FROM {WINDOWED['tumble']} GROUP BY window_start, window_end"
+    events.sql("SET 'tablestore.trigger' = 'available-now'")
+    query = events.follow(events.sql(text.format("t")), lambda frame, _: frame.collect())
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    assert query.lastProgress is not None
+    # Three events are in a window that has not ended.
+    assert {each.operatorName: each.numRowsTotal for each in query.lastProgress.stateOperators} == {
+        "dedupe": 3,
+        "stateStoreSave": 1,
+    }
 
 
 def test_what_is_no_window_of_windows_is_refused(events: Catalog) -> None:

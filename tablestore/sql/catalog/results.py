@@ -24,7 +24,7 @@ class Result:
         rows: the rows of SHOW, DESCRIBE, EXPLAIN and SET.
         frame: the rows of a query; a streaming DataFrame if a source is unbounded.
         output_mode: the output mode that a streaming ``frame`` needs: ``append`` or ``update``.
-        chained: whether a streaming ``frame`` must be started inside ``allowed``.
+        chained, timed: whether a streaming ``frame`` must be started inside ``allowed``, and how.
         each: function to apply to each micro-batch of a streaming ``frame``; None if there is none.
         queries: the streaming queries that were started.
     """
@@ -36,6 +36,7 @@ class Result:
     frame: DataFrame | None = None
     output_mode: str = "append"
     chained: bool = False
+    timed: bool = False
     each: Callable[[DataFrame], DataFrame] | None = None
     queries: tuple[StreamingQuery, ...] = field(default=())
 

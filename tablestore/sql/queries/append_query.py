@@ -169,8 +169,8 @@ def _type_over(spark: SparkSession, node: exp.Expr, said: exp.Select, frames: di
 def _groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame], *, once: bool) -> DataFrame:
     """Return the result of a qualified aggregation, of DISTINCT values too.
 
-    ``once`` says that the rows can only be aggregated once: the windows of sessions are known when they end, and Spark
-    loses the watermark of an operator with state whose input it reuses.
+    With ``once`` the rows are read once: a session is known only when it ends, and rows of operators with state would
+    need a second copy of that state.
     """
     if not has_distinct(said):
         return over(spark, said, frames)
@@ -207,9 +207,9 @@ def _exploded(spark: SparkSession, taken: ExpandedQuery, frames: dict[str, DataF
     """Return the plain and distinct rows that the outer query of `expand_distinct` aggregates.
 
     The rows are a union of branches, and Spark would read the sources once for each. If all branches start with the
-    same exchange, Spark runs it once and reuses it. For that, the branches must not differ in columns or filters below
-    the exchange. So it partitions by all columns, and rows with a NULL value are only filtered after it, which costs
-    one row per group in state.
+    same exchange, Spark runs it once and reuses it, but not with a watermark (see `allowed`). For that, the branches
+    must not differ in columns or filters below the exchange. So it partitions by all columns, and rows with a NULL
+    value are only filtered after it, which costs one row per group in state.
     """
     rows = over(spark, taken.inner, frames)
     kinds = {field.name: field.dataType for field in rows.schema}

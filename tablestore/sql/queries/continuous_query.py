@@ -75,6 +75,7 @@ from tablestore.sql.system_tables.audit_log import stream_of_changes
 
 _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_REUSE: Final = "spark.sql.exchange.reuse"
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Plan:
         changes: whether the last column is ``_change_type``.
         transform: function still to be applied to each micro-batch, or None.
         shape: with ``transform``, a frame with the columns it returns, which must not be run.
+        timed: whether the frame must be started inside `allowed`, so that all its operators have the watermark.
     """
 
     frame: DataFrame
@@ -96,6 +98,7 @@ class Plan:
     changes: bool = False
     transform: Callable[[DataFrame], DataFrame] | None = None
     shape: DataFrame | None = None
+    timed: bool = False
 
 
 def plan(scope: Scope, query: Query) -> Plan:
@@ -105,7 +108,8 @@ def plan(scope: Scope, query: Query) -> Plan:
         InvalidInputError: it is not supported as a continuous query; the message has the position, the reason and an
             alternative.
     """
-    return plan_shown(relation(scope, query))
+    found = relation(scope, query)
+    return replace(plan_shown(found), timed=found.timed)
 
 
 def plan_shown(found: Relation) -> Plan:
@@ -181,18 +185,19 @@ def check_replaced(found: Relation, made: CreateTable, key: tuple[int, ...], *, 
 
 
 @contextmanager
-def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
-    """Let Spark accept chained stateful operators while a query is started.
+def allowed(spark: SparkSession, *, chained: bool, timed: bool) -> Iterator[None]:
+    """Set Spark so that a query may be started whose frame is ``chained`` or ``timed``; see `Plan`.
 
-    Spark would refuse the chain, since it cannot know that the planned query's result is correct. And with a single
-    partition it runs several operators in one task, takes the state of one for that of another, and fails (Spark 4.2).
+    Spark would refuse a chain of stateful operators, since it cannot know that the planned query's result is correct.
+    With a single partition it runs several operators in one task, takes the state of one for that of another, and fails
+    (Spark 4.2). If two parts of a plan begin in the same way, it reuses the rows of the first in the second, whose
+    operators then have no watermark and never emit a row.
     """
-    if not chained:
-        yield
-        return
-    wanted = {_CHECK: "false"}
-    if spark.conf.get(_PARTITIONS) == "1":
+    wanted = {_CHECK: "false"} if chained else {}
+    if chained and spark.conf.get(_PARTITIONS) == "1":
         wanted[_PARTITIONS] = "2"
+    if timed:
+        wanted[_REUSE] = "false"
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)
@@ -231,7 +236,7 @@ def relation(
         found = planner.of(query.tree, {})
         if found.ranking is not None and not depth:
             found.ranking.unlimited()
-        return found
+        return replace(found, timed=planner.is_timed)
     except RefusedError as error:
         raise placed(error, query) from None
 
@@ -261,6 +266,8 @@ class _Planner:
         self._scope, self._query, self._depth, self._timed = scope, query, depth, timed
         self._numbers = numbers
         self._tables: dict[str, Relation] = {}
+        self.is_timed = timed
+        """Whether the query, or a view that it reads, has tables with watermarks."""
 
     def of(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Relation:
         """Plan a query or a part of it; ``known`` has the relations of the enclosing ``WITH`` clauses, by name."""
@@ -445,6 +452,7 @@ class _Planner:
         check_depth(made, self._depth)
         with within_view(made):
             planned = relation(self._scope, made.query, self._depth + 1, timed=self._timed, numbers=self._numbers)
+        self.is_timed = self.is_timed or planned.timed
         return planned.renamed(names_of_view(made, planned.names))
 
 

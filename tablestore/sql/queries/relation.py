@@ -61,6 +61,7 @@ class Relation:
         endless: whether it is unbounded.
         chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
             Spark cannot know to be correct.
+        timed: whether a table of it is read with a watermark.
         final: whether rows are emitted when a watermark passes, which only output mode ``append`` does.
         windows: positions of the two ends of the time windows that its rows are in; None if there are none.
         ended: whether all rows of a window are emitted in one micro-batch, when the window has ended.
@@ -84,6 +85,7 @@ class Relation:
     keys: tuple[tuple[int, ...], ...] | None = None
     endless: bool = True
     chained: bool = False
+    timed: bool = False
     final: bool = False
     windows: tuple[int, ...] | None = None
     ended: bool = False
