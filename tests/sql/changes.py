@@ -149,7 +149,7 @@ def run(catalog: Catalog, follower: Follower, checkpoint: Path) -> None:
     assert frame is not None
     writer = frame.writeStream.outputMode("update").foreachBatch(follower.take)
     planned = follower.fail_at
-    with allowed(frame.sparkSession, True):
+    with allowed(frame.sparkSession, chained=True, timed=False):
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(PATIENCE_SECONDS)

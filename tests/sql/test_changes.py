@@ -29,6 +29,10 @@ FIXED = [
     "WHERE NOT EXISTS (SELECT 1 FROM v AS w WHERE w.k = u.n)",
     "(SELECT g, n FROM u EXCEPT SELECT g, n FROM v WHERE n > 0) UNION ALL "
     "(SELECT g, j FROM u INTERSECT SELECT g, j FROM v)",
+    "SELECT g, j, GROUPING(g, j) AS e, COUNT(*), SUM(n), COUNT(DISTINCT n) FROM u GROUP BY ROLLUP (g, j) "
+    "HAVING COUNT(*) > 1",
+    "SELECT UPPER(u.g) AS x, v.j, SUM(u.n + v.n) FROM u JOIN v ON u.j = v.k GROUP BY CUBE (UPPER(u.g), v.j)",
+    "SELECT DISTINCT g, j FROM u GROUP BY GROUPING SETS ((g), (g, j), (g))",
     # Keys that are NULL, which equal nothing.
     "SELECT a.g, a.c, b.g AS h, b.d FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g) AS a FULL JOIN (SELECT g, "
     "COUNT(*) AS d FROM v GROUP BY g) AS b ON a.g = b.g",

@@ -316,7 +316,7 @@ def test_a_micro_batch_that_fails_is_repeated_with_the_same_result(
     writer = result.frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
     failures = 0
     while True:
-        with allowed(result.frame.sparkSession, result.chained):
+        with allowed(result.frame.sparkSession, chained=result.chained, timed=result.timed):
             query = writer.trigger(availableNow=True).start()
         try:
             query.awaitTermination(PATIENCE_SECONDS)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
+from tests.sql.test_run import rows
 
 J = """'{"a": 1, "t": true, "n": null, "s": "x", "d": 1.50, "o": {"b": [1, {"c": "y z"}], "e": {}}, "a.b": [0.998]}'"""
 BAD = "'{\"a\": 1'"
@@ -482,3 +483,10 @@ def test_an_invalid_pattern_is_refused_before_the_query_runs(spark: SparkSession
             catalog.sql(f"SELECT 1 FROM t WHERE {call} IS NOT NULL")
         assert "line 1, column" in str(raised.value)
     assert catalog.sql(r"SELECT REGEXP(s, '(?d)\d++(?<a>b)\k<a>'), REGEXP_REPLACE(s, s, '') FROM t").frame is not None
+
+
+def test_grouping_has_a_bit_for_each_column(catalog: Catalog) -> None:
+    outputs = "GROUPING(a), GROUPING(b, a), GROUPING_ID(a, b), COUNT(*)"
+    text = f"SELECT {outputs} FROM (VALUES (1, 2), (1, 2)) AS t (a, b) GROUP BY ROLLUP (a, b)"
+    assert rows(catalog, text) == [(0, 0, 0, 2), (0, 2, 1, 2), (1, 3, 3, 2)]
+    assert rows(catalog, "SELECT COUNT(*) FROM (VALUES (1), (2)) AS t (a) GROUP BY ()") == [(2,)]

@@ -7,7 +7,14 @@ from sqlglot import exp
 
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.parse import parse_query
-from tablestore.sql.parser.qualify import Source, join_by_where, join_subqueries, output_names, qualified
+from tablestore.sql.parser.qualify import (
+    Source,
+    grouping_sets,
+    join_by_where,
+    join_subqueries,
+    output_names,
+    qualified,
+)
 
 SOURCES = {name: Source(name, (*columns, "x")) for name, columns in {"a": "kn", "b": "jm", "c": "i"}.items()}
 
@@ -113,3 +120,22 @@ def test_other_subqueries_stay(given: str) -> None:
 def test_columns_without_a_name_have_those_of_flink() -> None:
     made = select("k, a.n AS m, COUNT(*), UPPER('x'), 1, (SELECT 1) AS s, CAST(k AS INT) FROM a")
     assert output_names(made) == ("k", "m", "EXPR$2", "EXPR$3", "EXPR$4", "s", "EXPR$6")
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ("a, b", []),
+        ("()", [""]),
+        ("GROUPING SETS ((a, b), a, ())", ["a, b", "a", ""]),
+        ("ROLLUP (a, (b, c))", ["a, b, c", "a", ""]),
+        ("CUBE (a, b), c", ["a, b, c", "a, c", "b, c", "c"]),
+        ("ROLLUP (a), CUBE (b)", ["a, b", "a", "b", ""]),
+        ("a, GROUPING SETS ((a, b), (c))", ["a, b", "a, c"]),
+        ("GROUPING SETS (ROLLUP (a, b), CUBE (c), (d))", ["a, b", "a", "", "c", "", "d"]),
+        ("GROUPING SETS ((a), (a))", ["a", "a"]),
+    ],
+)
+def test_grouping_sets_are_listed(group: str, expected: list[str]) -> None:
+    found = grouping_sets(select(f"COUNT(*) FROM t GROUP BY {group}"))
+    assert [", ".join(each.name for each in one) for one in found] == expected

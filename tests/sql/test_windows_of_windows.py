@@ -54,6 +54,7 @@ QUERIES = {
     "the same, twice": (
         "SELECT s, e, MAX(c) FROM (SELECT s, e, n, COUNT(*) AS c FROM counted GROUP BY s, e, n) GROUP BY s, e"
     ),
+    "grouping sets": "SELECT s, e, k, SUM(n), COUNT(*) FROM counted GROUP BY s, e, GROUPING SETS ((k), ())",
     "of the first rows": f"SELECT s, e, SUM(n) FROM (SELECT * FROM ({PLACED}) WHERE place <= 2) GROUP BY s, e",
 }  # fmt: skip
 

@@ -324,11 +324,8 @@ def _is_written(node: exp.Expr) -> bool:
         return isinstance(node.expression, exp.JSON)
     if isinstance(node, exp.Filter):
         return isinstance(node.this, JsonAggregate)
-    return (
-        isinstance(node, JsonFunction | JsonArray | JsonAggregate | exp.JSONObject | exp.Overlay)
-        or _is_now(node)
-        or is_translated(node)
-    )
+    own = JsonFunction | JsonArray | JsonAggregate | exp.JSONObject | exp.Overlay | exp.Grouping | exp.GroupingId
+    return isinstance(node, own) or _is_now(node) or is_translated(node)
 
 
 def _written(node: exp.Expr) -> str:
@@ -340,6 +337,13 @@ def _written(node: exp.Expr) -> str:
 
 def _arguments(node: exp.Expr, *names: str) -> list[str]:
     return [_text(node.args.get(name)) for name in names]
+
+
+def _grouping(node: exp.Expr) -> str:
+    """Write GROUPING of any columns of GROUP BY as the bits of those that a row is not grouped by."""
+    bits = range(len(node.expressions) - 1, -1, -1)
+    parts = (f"GROUPING({_text(each)}) * {1 << bit}L" for bit, each in zip(bits, node.expressions, strict=True))
+    return f"({' + '.join(parts)})"
 
 
 def _cut_time(cast: exp.Cast) -> str:
@@ -367,6 +371,8 @@ _WRITERS: Final[Mapping[type[exp.Expr], Callable[[Any], str]]] = {
     exp.Floor: _rounded_time,
     exp.Extract: lambda node: _PARTS[node.name.upper()].format(_text(node.expression)),
     exp.Filter: lambda node: json_aggregated(node, _text),
+    exp.Grouping: _grouping,
+    exp.GroupingId: _grouping,
     exp.Is: lambda node: is_json(_text(node.this), str(node.expression.args.get("this")).upper()),
     exp.JSONObject: lambda node: json_made(node, _text),
     JsonArray: lambda node: json_made(node, _text),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import chain, combinations, product, takewhile
 from operator import is_not
 
 from sqlglot import exp
@@ -308,6 +308,65 @@ def kept_groups(select: exp.Select, groups: Sequence[exp.Expr]) -> tuple[int, ..
     """Return the positions of the GROUP BY expressions among the outputs, or None if one is not an output."""
     outputs = [each.unalias() for each in select.expressions]
     return tuple(outputs.index(group) for group in groups) if all(group in outputs for group in groups) else None
+
+
+def grouping_sets(select: exp.Select) -> list[tuple[exp.Expr, ...]]:
+    """Return the lists of expressions by which GROUP BY groups; none unless it has GROUPING SETS, ROLLUP or CUBE."""
+    group = select.args.get("group")
+    parts: list[exp.Expr] = [] if group is None else group.expressions
+    if not any(isinstance(each, exp.GroupingSets | exp.Rollup | exp.Cube) for each in parts):
+        return []
+    return [tuple(dict.fromkeys(chain(*choice))) for choice in product(*map(_sets, parts))]
+
+
+def _sets(node: exp.Expr) -> list[tuple[exp.Expr, ...]]:
+    if isinstance(node, exp.GroupingSets):
+        return [each for part in node.expressions for each in _sets(part)]
+    if not isinstance(node, exp.Rollup | exp.Cube):
+        return [tuple(node.expressions) if isinstance(node, exp.Tuple) else (node.unnest(),)]
+    members = [each for part in node.expressions for each in _sets(part)]
+    sizes = range(len(members), -1, -1)
+    chosen = [members[:size] for size in sizes]
+    if isinstance(node, exp.Cube):
+        chosen = [list(each) for size in sizes for each in combinations(members, size)]
+    return [tuple(chain(*each)) for each in chosen]
+
+
+def of_grouping_set(
+    select: exp.Select, kept: Sequence[exp.Expr], null_of: Callable[[exp.Expr], exp.Expr], others: Collection[exp.Expr]
+) -> exp.Select:
+    """Return a query that groups by one of its grouping sets.
+
+    Args:
+        select: the query, in which tables are added to columns.
+        kept: the expressions of the set.
+        null_of: returns NULL with the type of an expression.
+        others: expressions of other sets only, which are NULL.
+    """
+
+    def within(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Grouping | exp.GroupingId):
+            bits = ["0" if each in kept else "1" for each in node.expressions]
+            return exp.cast(exp.Literal.number(int("".join(bits), 2)), "BIGINT")
+        if isinstance(node, exp.AggFunc) or node in kept:
+            return node
+        if node in others:
+            return null_of(node)
+        for each in list(node.iter_expressions()):
+            each.replace(within(each))
+        return node
+
+    made = select.copy()
+    made.set("group", exp.Group(expressions=[each.copy() for each in kept]) if kept else None)
+    outputs = zip(select.expressions, output_names(select), strict=True)
+    made.set("expressions", [exp.alias_(within(each.unalias().copy()), name, quoted=True) for each, name in outputs])
+    having = made.args.get("having")
+    if having is not None:
+        having.set("this", within(having.this))
+    elif not kept and made.find(exp.AggFunc) is None:
+        # All rows are one group.
+        made.set("having", exp.Having(this=exp.GTE(this=exp.Count(this=exp.Star()), expression=exp.Literal.number(0))))
+    return made
 
 
 def output_names(select: exp.Select) -> tuple[str, ...]:

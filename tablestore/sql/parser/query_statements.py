@@ -122,6 +122,14 @@ class QueryReader(JsonReader):
         self._need("END")
         return self.expression(exp.Case(this=value, ifs=branches, default=default))
 
+    def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
+        """Parse GROUP BY, where ``()`` is a grouping set, as Spark has it."""
+        group = super()._parse_group(skip_group_by_token)
+        for each in list(group.expressions) if group is not None else []:
+            if isinstance(each, exp.Tuple) and not each.expressions:
+                each.replace(exp.GroupingSets(expressions=[each.copy()]))
+        return group
+
     def _parse_hint(self) -> exp.Hint | None:
         """Parse the hint after SELECT, which sqlglot does not see."""
         return mark(self.hints, self._prev.end)

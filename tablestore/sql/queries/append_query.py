@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +18,15 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
 from tablestore.spark.changelog import holds_map
-from tablestore.sql.parser.qualify import conjuncts, kept_groups, output_names, own_nodes, qualified
+from tablestore.sql.parser.qualify import (
+    conjuncts,
+    grouping_sets,
+    kept_groups,
+    of_grouping_set,
+    output_names,
+    own_nodes,
+    qualified,
+)
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
@@ -32,7 +41,7 @@ from tablestore.sql.queries.distinct_aggregates import (
     key_name,
 )
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows
+from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows, union
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
 from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
 from tablestore.sql.queries.windows import marked, over_windows, timed
@@ -66,6 +75,35 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         made = of_rows(over(spark, rows, frames), chained=chained, final=final)
         made = replace(made, **_carried_windows(tree, parts))
     return distinct(made) if tree.args.get("distinct") else made
+
+
+def grouped_by_sets(
+    spark: SparkSession, tree: exp.Select, parts: Parts, plan: Callable[[exp.Select], Relation]
+) -> Relation | None:
+    """Plan a SELECT with GROUPING SETS, ROLLUP or CUBE as the union of its groupings; None if it has none of them.
+
+    ``plan`` plans a SELECT over the same inputs.
+    """
+    said = qualified(tree, parts.sources())
+    sets = grouping_sets(said)
+    if not sets:
+        return None
+    frames = {**parts.inner}
+    for each in parts.inputs:
+        frames[each.key] = each.relation.changes() if each.relation.rows is None else each.relation.rows
+    nulls: dict[exp.Expr, exp.Expr] = {}
+
+    def null_of(node: exp.Expr) -> exp.Expr:
+        if node not in nulls:
+            nulls[node] = exp.cast(exp.null(), _type_over(spark, node, said, frames), dialect="spark")
+        return nulls[node].copy()
+
+    is_distinct = said.args.get("distinct") is not None
+    said.set("distinct", None)
+    known = set(chain(*sets))
+    groupings = (of_grouping_set(said, kept, null_of, known - set(kept)) for kept in sets)
+    made = reduce(union, map(plan, groupings))
+    return distinct(made) if is_distinct else made
 
 
 def is_grouped(select: exp.Select) -> bool:
@@ -158,7 +196,7 @@ def _further_windows(
 
 
 def _type_over(spark: SparkSession, node: exp.Expr, said: exp.Select, frames: dict[str, DataFrame]) -> str:
-    """Return the type of an aggregate of a query, as Spark writes it."""
+    """Return the type of an expression of a query, as Spark writes it."""
     probe = said.copy()
     for clause in ("group", "having", "order", "limit", "distinct"):
         probe.set(clause, None)

@@ -351,6 +351,9 @@ class _Planner:
         check_endless(made)
         if looked:
             return looked_up(self._scope, made, parts, looked)
+        by_sets = append_query.grouped_by_sets(spark, made, parts, plan_base)
+        if by_sets is not None:
+            return by_sets
         if all(each.relation.grows for each in parts.inputs) and not append_query.has_outer_join_of_rows(made, parts):
             return append_query.select(spark, made, parts)
         return updating_query.select(spark, made, parts, self._place)

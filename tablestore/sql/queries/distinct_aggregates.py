@@ -59,17 +59,11 @@ def groups_of(select: exp.Select) -> list[exp.Expr]:
     """Return the GROUP BY expressions of a query.
 
     Raises:
-        RefusedError: it groups by ROLLUP, CUBE or GROUPING SETS, or by the number of a column.
+        RefusedError: it groups by the number of a column.
     """
     group = select.args.get("group")
     if group is None:
         return []
-    others = [name for name, value in group.args.items() if value and name != "expressions"]
-    others += [each.key for each in group.expressions if isinstance(each, exp.Cube | exp.Rollup | exp.GroupingSets)]
-    if others:
-        what = others[0].upper()
-        msg = f"GROUP BY {what} is not supported in a continuous query: INSERT each grouping by itself, or {BATCH}."
-        raise RefusedError(group, msg, "GROUP")
     found: list[exp.Expr] = list(group.expressions)
     for each in found:
         if isinstance(each, exp.Literal):
