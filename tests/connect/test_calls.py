@@ -355,6 +355,8 @@ def _(world: World) -> None:
         # A lookup join is computed per micro-batch, on the server.
         LOOKUP,
         "INSERT INTO t SELECT id, CAST(COUNT(*) AS STRING) FROM k WHERE id > 2 GROUP BY id",
+        "CREATE TEMPORARY TABLE p (id BIGINT, n BIGINT) WITH ('connector' = 'print'); "
+        "INSERT INTO p SELECT id, COUNT(*) FROM k GROUP BY id",
     ):
         (query,) = catalog.sql(text).queries
         assert query.awaitTermination(PATIENCE_SECONDS)

@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 from sqlglot import exp
 
@@ -22,6 +23,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
 from tablestore.connectors.option_names import FORMATS, STATE, Connector
 from tablestore.connectors.spark.partition_watermarks import MESSAGE, Computed, read_with_watermark, with_watermark
+from tablestore.spark.connect import check_streams, micro_batch
 from tablestore.sql.catalog.binding import (
     Columns,
     check_sink,
@@ -40,8 +42,8 @@ from tablestore.sql.catalog.binding import (
 )
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.debugging.generated_rows import bounded_rows, endless_rows
-from tablestore.sql.debugging.options import NUMBER_OF_ROWS, Generated, Printed
-from tablestore.sql.debugging.printed_rows import print_rows
+from tablestore.sql.debugging.options import NUMBER_OF_ROWS, Generated
+from tablestore.sql.debugging.printed_rows import drop_rows, print_rows
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable
@@ -148,8 +150,7 @@ class ConnectorTable:
         columns = self._written(frame if transform is None else transform(frame))
         options = self._options(columns) | {"checkpointlocation": checkpoint}
         writer = write_stream(frame, self.connector, options, output_mode=output_mode, transform=transform)
-        writer = writer.queryName(query_name) if query_name else writer
-        return (writer.trigger(**trigger) if trigger else writer).start()
+        return _started(writer, trigger, query_name)
 
     def _written(self, frame: DataFrame) -> Columns:
         names = {name.lower() for name in frame.columns}
@@ -230,10 +231,7 @@ class ShownTable(ConnectorTable):
 
     def write(self, frame: DataFrame) -> None:
         """Print a frame's rows, or compute and drop them."""
-        if self.connector is Connector.PRINT:
-            print_rows(frame, self._printed())
-        else:
-            frame.write.format("noop").mode("append").save()
+        self._show()(frame)
 
     def write_stream(
         self,
@@ -245,18 +243,25 @@ class ShownTable(ConnectorTable):
         query_name: str | None = None,
         transform: Callable[[DataFrame], DataFrame] | None = None,
     ) -> StreamingQuery:
-        """Start a query that writes each micro-batch, in Spark's driver; see ``tablestore.connectors.write_stream``."""
+        """Start a query that writes each micro-batch; see ``tablestore.connectors.write_stream``."""
+        check_streams(frame.sparkSession)
+        show = self._show()
 
         def write_batch(batch: DataFrame, _: int) -> None:
-            self.write(batch if transform is None else transform(batch))
+            with micro_batch(batch):
+                show(batch if transform is None else transform(batch))
 
         writer = frame.writeStream.outputMode(output_mode).foreachBatch(write_batch)
-        writer = writer.option("checkpointLocation", checkpoint)
-        writer = writer.queryName(query_name) if query_name else writer
-        return (writer.trigger(**trigger) if trigger else writer).start()
+        return _started(writer.option("checkpointLocation", checkpoint), trigger, query_name)
 
-    def _printed(self) -> Printed:
-        return printed(replace(self._made, options=tuple(self._options().items())))
+    def _show(self) -> Callable[[DataFrame], None]:
+        options = printed(replace(self._made, options=tuple(self._options().items())))
+        return partial(print_rows, options=options) if self.connector is Connector.PRINT else drop_rows
+
+
+def _started(writer: DataStreamWriter, trigger: Mapping[str, Any] | None, query_name: str | None) -> StreamingQuery:
+    writer = writer.queryName(query_name) if query_name else writer
+    return (writer.trigger(**trigger) if trigger else writer).start()
 
 
 def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:
