@@ -85,8 +85,13 @@ def ended(catalog: Catalog, text: str, end: int) -> Counter[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("name", QUERIES)
-@pytest.mark.parametrize("kind", ["tumble", "cumulate", "session"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("tumble", name) for name in QUERIES),
+        *((kind, name) for kind in ("cumulate", "session") for name in ("longer", "sessions", "distinct")),
+    ],
+)
 def test_windows_of_windows_are_those_of_batch_mode(events: Catalog, kind: str, name: str) -> None:
     create = f"CREATE TEMPORARY VIEW counted AS {COUNTED}"
     events.sql(create.format(WINDOWED[kind].format("known")))
@@ -124,6 +129,26 @@ def test_windows_are_read_twice(events: Catalog, text: str) -> None:
     events.sql(f"DROP TEMPORARY VIEW counted; {create.format(WINDOWED['tumble'].format('t'))}")
     assert seen(events, text) == expected
     assert len(expected) > 6
+
+
+def test_a_watermark_just_before_the_end_of_a_window_drops_nothing(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    rows = [{"k": "a", "ts": time, "n": 1} for time in (at(5), f"{at(11)}.999", at(25), at(50))]
+    stream(catalog, wire, topic(), "t", COLUMNS, rows, maxRowsPerTrigger="1")
+    catalog.sql(f"CREATE TEMPORARY VIEW counted AS {COUNTED.format(WINDOWED['tumble'].format('t'))}")
+    times = [(f"{at(second)}.999000",) for second in (9, 19, 29)]
+    assert seen(catalog, "SELECT DISTINCT rowtime FROM counted") == Counter(times)
+    joined = "SELECT a.rowtime FROM counted AS a JOIN counted AS b ON a.rowtime = b.rowtime"
+    assert seen(catalog, joined) == Counter(times)
+    found = seen(catalog, f"{QUERIES['longer'].replace('20', '10')}")
+    assert found == Counter({(at(start), at(start + 10), "a", "1", "1"): 1 for start in (0, 10, 20)})
+    found = seen(
+        catalog,
+        "SELECT window_end, k, k FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND) "
+        "GROUP BY window_start, window_end, window_time, k",
+    )
+    assert found == Counter((at(end), "a", "a") for end in (10, 20, 30))
 
 
 def test_the_state_of_windows_that_have_ended_is_removed(events: Catalog) -> None:

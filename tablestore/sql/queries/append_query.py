@@ -180,10 +180,10 @@ def _further_windows(
     spark: SparkSession, said: exp.Select, parts: Parts, frames: dict[str, DataFrame]
 ) -> Relation | None:
     """Plan a SELECT that groups the rows of a query in FROM by the windows that they are in; None if it does not."""
-    part = next((each for each in parts.endless if each.relation.windows is not None), None)
-    if part is None or not is_grouped(said):
+    (part,) = parts.endless if len(parts.endless) == 1 else (None,)
+    if part is None or part.relation.windows is None or not is_grouped(said):
         return None
-    ends = [part.relation.names[position] for position in part.relation.windows or ()]
+    ends = [part.relation.names[position] for position in part.relation.windows]
     by = [each for each in groups_of(said) if isinstance(each, exp.Column) and each.table == part.alias]
     if not set(ends) <= {each.name for each in by}:
         return None

@@ -7,7 +7,7 @@ so such a column is added to the window columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -23,6 +23,8 @@ from tablestore.sql.parser.functions.calls import call
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
 from tablestore.sql.queries.unsupported import refuse
 
+_OF_WINDOWS: Final = "window_time"
+"""Key in the metadata of a column with the time of windows that have ended."""
 MARK: Final = "_window_mark"
 """Name of the hidden watermark column by which Spark knows when a window has ended."""
 
@@ -41,13 +43,13 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
     if field is None or not isinstance(field.dataType, TimestampType | TimestampNTZType):
         what = "there is no such column" if field is None else f"it is {field.dataType.simpleString()}"
         raise RefusedError(node, f"DESCRIPTOR({windows.column}): expected a column of type TIMESTAMP; {what}.")
-    if frame.isStreaming and WATERMARK not in field.metadata:
+    if frame.isStreaming and WATERMARK not in field.metadata and _OF_WINDOWS not in field.metadata:
         why = (
             f"without it no window ever ends; declare WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
         )
         refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
     if windows.kind is WindowKind.SESSION:
-        return frame
+        return _with_metadata(frame, [frame.columns.index(field.name)], {WATERMARK: 0}) if frame.isStreaming else frame
     taken = [name for name in frame.columns if name.lower() in {START, END, TIME}]
     if taken:
         names = " and ".join(f"'{name}'" for name in taken)
@@ -70,17 +72,31 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
 
 
 def timed(frame: DataFrame, positions: Sequence[int]) -> DataFrame:
-    """Return the rows of windows that have ended, with the watermark on ``window_time`` columns."""
-    columns = [F.col(backquoted(name)) for name in frame.columns]
-    for position in positions:
-        columns[position] = columns[position].alias(frame.columns[position], metadata={WATERMARK: 0})
-    return frame.select(*columns)
+    """Return the rows of windows that have ended, of which further windows can be over ``window_time`` columns.
+
+    These are no columns with a watermark: one that is a millisecond before the end of a window equals its time, so
+    that Spark would take the window's rows for late ones.
+    """
+    return _with_metadata(frame, positions, {_OF_WINDOWS: True})
+
+
+def _with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mapping[str, object]) -> DataFrame:
+    """Return a frame with other metadata of some columns; several columns may have one name."""
+    numbered = frame.toDF(*(f"_{number}" for number in range(len(frame.columns))))
+    return numbered.select(
+        *(
+            F.col(f"_{number}").alias(name, metadata=dict(metadata))
+            if number in positions
+            else F.col(f"_{number}").alias(name)
+            for number, name in enumerate(frame.columns)
+        )
+    )
 
 
 def marked(frame: DataFrame, end: str) -> DataFrame:
     """Return rows that are in windows, with the column `MARK` made of the windows' end, and no other watermark."""
-    columns = [F.col(backquoted(field.name)).alias(field.name, metadata={}) for field in frame.schema]
-    return frame.select(*columns, complete_at(instant(F.col(backquoted(end)), frame.schema[end].dataType), MARK))
+    over = instant(F.col(backquoted(end)), frame.schema[end].dataType)
+    return _with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), {})
 
 
 def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
