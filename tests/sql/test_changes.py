@@ -33,6 +33,9 @@ FIXED = [
     "HAVING COUNT(*) > 1",
     "SELECT UPPER(u.g) AS x, v.j, SUM(u.n + v.n) FROM u JOIN v ON u.j = v.k GROUP BY CUBE (UPPER(u.g), v.j)",
     "SELECT DISTINCT g, j FROM u GROUP BY GROUPING SETS ((g), (g, j), (g))",
+    "(SELECT g, n FROM u EXCEPT ALL SELECT g, n FROM v) UNION ALL "
+    "(SELECT g, j FROM u INTERSECT ALL SELECT g, j FROM v)",
+    "SELECT g, COUNT(*), SUM(j) FROM (SELECT g, j FROM u INTERSECT ALL SELECT g, j FROM v) AS a GROUP BY g",
     # Keys that are NULL, which equal nothing.
     "SELECT a.g, a.c, b.g AS h, b.d FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g) AS a FULL JOIN (SELECT g, "
     "COUNT(*) AS d FROM v GROUP BY g) AS b ON a.g = b.g",

@@ -84,10 +84,10 @@ def grouped_by_sets(
 
     ``plan`` plans a SELECT over the same inputs.
     """
+    if not grouping_sets(tree):
+        return None
     said = qualified(tree, parts.sources())
     sets = grouping_sets(said)
-    if not sets:
-        return None
     frames = {**parts.inner}
     for each in parts.inputs:
         frames[each.key] = each.relation.changes() if each.relation.rows is None else each.relation.rows
@@ -158,10 +158,10 @@ def _windows(
     Returns:
         The plan; None if there are no windows, or if an aggregation does not group by both window ends.
     """
-    said = qualified(tree, parts.sources())
     part = next((each for each in parts.inputs if each.windows is not None), None)
     if part is None or part.windows is None:
-        return _further_windows(spark, said, parts, frames)
+        return _further_windows(spark, tree, parts, frames)
+    said = qualified(tree, parts.sources())
     ends = _positions(said, part.alias, (START, END))
     if not is_grouped(said) and part.windows.kind is not WindowKind.SESSION:
         return replace(of_rows(over(spark, said, frames), chained=chained, final=part.relation.final), windows=ends)
@@ -177,12 +177,13 @@ def _windows(
 
 
 def _further_windows(
-    spark: SparkSession, said: exp.Select, parts: Parts, frames: dict[str, DataFrame]
+    spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame]
 ) -> Relation | None:
     """Plan a SELECT that groups the rows of a query in FROM by the windows that they are in; None if it does not."""
     (part,) = parts.endless if len(parts.endless) == 1 else (None,)
-    if part is None or part.relation.windows is None or not is_grouped(said):
+    if part is None or part.relation.windows is None or not is_grouped(tree):
         return None
+    said = qualified(tree, parts.sources())
     ends = [part.relation.names[position] for position in part.relation.windows]
     by = [each for each in groups_of(said) if isinstance(each, exp.Column) and each.table == part.alias]
     if not set(ends) <= {each.name for each in by}:

@@ -297,9 +297,8 @@ class _Planner:
             return self._select(top_n_query.around(tree), known)
         check_endless(tree)
         name, is_distinct = tree.key.upper(), bool(tree.args.get("distinct"))
-        if tree.args.get("by_name") or not (is_distinct or isinstance(tree, exp.Union)):
-            what = f"{name} BY NAME" if tree.args.get("by_name") else f"{name} ALL"
-            refuse(tree.expression, what, f"only UNION ALL, UNION, INTERSECT and EXCEPT; {BATCH}", name)
+        if tree.args.get("by_name"):
+            refuse(tree.expression, f"{name} BY NAME", f"select the columns in the same order, or {BATCH}", name)
         first, second = self.of(tree.this, known), self.of(tree.expression, known)
         if first.each is not None or second.each is not None:
             refuse(tree.expression, f"{name} with a lookup join", "INSERT each INTO the table by itself", name)
@@ -309,15 +308,17 @@ class _Planner:
         if first.endless != second.endless:
             why = "the rows of the bounded table would be added repeatedly. INSERT them INTO the other table"
             refuse(tree.expression, f"{name} of a bounded and an unbounded table", why, name)
-        if is_distinct or not (first.grows and second.grows):
+        counts = is_distinct or not isinstance(tree, exp.Union)
+        if counts or not (first.grows and second.grows):
             check_not_final(tree.expression, first.final or second.final)
-        if is_distinct:
+        if counts:
             since = first.since or second.since
-            check_from_the_start(tree.expression, since, f"{name} without ALL", name)
+            check_from_the_start(tree.expression, since, f"{name} without ALL" if is_distinct else name, name)
         if isinstance(tree, exp.Union):
             both = union(first, second)
             return distinct(both) if is_distinct else both
-        return common(first, second) if isinstance(tree, exp.Intersect) else difference(first, second)
+        rule = common if isinstance(tree, exp.Intersect) else difference
+        return rule(first, second, every=not is_distinct)
 
     def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
         made = tree.copy()

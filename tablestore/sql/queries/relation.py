@@ -209,18 +209,52 @@ def distinct(relation: Relation) -> Relation:
     return _counted(relation, None, F.col(_NET) > 0)
 
 
-def common(first: Relation, second: Relation) -> Relation:
-    """Return the INTERSECT of two relations, by column position, with the names of the first."""
+def common(first: Relation, second: Relation, *, every: bool) -> Relation:
+    """Return the INTERSECT of two relations, by column position, with the names of the first.
+
+    With ``every`` it is the INTERSECT ALL, which has each copy of a row that is in both.
+    """
+    if every:
+        return _copied(first, second, F.least(_NET, _NET_OTHER))
     return _counted(first, second, (F.col(_NET) > 0) & (F.col(_NET_OTHER) > 0))
 
 
-def difference(first: Relation, second: Relation) -> Relation:
-    """Return the EXCEPT of two relations, by column position, with the names of the first."""
+def difference(first: Relation, second: Relation, *, every: bool) -> Relation:
+    """Return the EXCEPT of two relations, by column position, with the names of the first.
+
+    With ``every`` it is the EXCEPT ALL, which has the copies of a row that the second relation lacks.
+    """
+    if every:
+        return _copied(first, second, F.col(_NET) - F.col(_NET_OTHER))
     return _counted(first, second, (F.col(_NET) > 0) & (F.col(_NET_OTHER) <= 0))
 
 
 def _counted(first: Relation, second: Relation | None, kept: Column) -> Relation:
     """Return the distinct rows that are kept by their numbers of copies in one or two relations."""
+    frame, outputs = _sums(first, second)
+    groups = Groups(frame.withColumn(_COPY, kept), first.names, outputs, outputs, _COPY)
+    return of_groups(groups, range(len(outputs)))
+
+
+def _copied(first: Relation, second: Relation, copies: Column) -> Relation:
+    """Return rows in as many copies as follow from their numbers in two relations; none if that is below one."""
+    frame, outputs = _sums(first, second)
+    frame = frame.withColumn(_MOST, copies).withColumn(_COPY, F.col(_MOST) > 0)
+    counted = of_groups(Groups(frame, (*outputs, _MOST), (*outputs, _MOST), outputs, _COPY), None)
+
+    def changes() -> DataFrame:
+        rows = _rows_of(outputs)
+        both = signed(counted.changes()).withColumn(_NET, F.sum(F.col(_MOST) * F.col(SIGN)).over(rows))
+        once = both.withColumn(_LEAST, F.row_number().over(rows.orderBy(SIGN))).where(F.col(_LEAST) == 1)
+        kind = F.when(F.col(_NET) > 0, RowKind.INSERT.change_type).otherwise(RowKind.DELETE.change_type)
+        repeated = F.explode(F.array_repeat(kind, F.abs(_NET).cast("int"))).alias(CHANGE_TYPE)
+        return _named(once.select(*outputs, repeated), first.names)
+
+    return Relation(first.names, changelog=changes, chained=True)
+
+
+def _sums(first: Relation, second: Relation | None) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return the number of copies of each row of one or two relations, and the names of the row's columns."""
     outputs = tuple(f"_output_{number}" for number in range(len(first.names)))
     rows = signed(_named(first.changes(), outputs))
     sums = [F.sum(SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ)]
@@ -230,8 +264,7 @@ def _counted(first: Relation, second: Relation | None, kept: Column) -> Relation
             others.select(*outputs, zero.alias(SIGN), F.col(SIGN).alias(_SIGN_OTHER))
         )
         sums.append(F.sum(_SIGN_OTHER).alias(_NET_OTHER))
-    frame = rows.groupBy(*outputs).agg(*sums).withColumn(_COPY, kept)
-    return of_groups(Groups(frame, first.names, outputs, outputs, _COPY), range(len(outputs)))
+    return rows.groupBy(*outputs).agg(*sums), outputs
 
 
 def union(first: Relation, second: Relation) -> Relation:
