@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from tablestore.sql import Catalog
 
+pytest.register_assert_rewrite("tests.peers.cases")
+
 
 @pytest.fixture(scope="module")
 def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
