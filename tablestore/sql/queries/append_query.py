@@ -171,8 +171,8 @@ def _windows(
         return None
     said.set("distinct", None)
     once = chained or part.windows.kind is WindowKind.SESSION
-    frame = timed(_groups(spark, said, frames, once=once), times or ())
-    made = of_rows(frame, chained=chained, final=True)
+    frame = _groups(spark, said, frames, once=once)
+    made = of_rows(timed(frame, times) if times else frame, chained=chained, final=True)
     return replace(made, windows=ends, ended=ends is not None)
 
 

@@ -33,8 +33,8 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
     """Return a frame with the window of each row; a row in several windows is repeated for each.
 
     Returns:
-        The frame's columns, ``window_start``, ``window_end``, ``window_time``, and `MARK`. For SESSION the frame is
-        unchanged: only grouping determines a session.
+        The frame's columns, ``window_start``, ``window_end``, ``window_time``, and `MARK`. For SESSION only the frame's
+        columns, the time with a watermark: grouping determines a session.
 
     Raises:
         RefusedError: the time column is not a timestamp, or the frame is a stream without a watermark on it.
@@ -43,13 +43,14 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
     if field is None or not isinstance(field.dataType, TimestampType | TimestampNTZType):
         what = "there is no such column" if field is None else f"it is {field.dataType.simpleString()}"
         raise RefusedError(node, f"DESCRIPTOR({windows.column}): expected a column of type TIMESTAMP; {what}.")
-    if frame.isStreaming and WATERMARK not in field.metadata and _OF_WINDOWS not in field.metadata:
+    is_timed = WATERMARK in field.metadata or not frame.isStreaming
+    if not is_timed and _OF_WINDOWS not in field.metadata:
         why = (
             f"without it no window ever ends; declare WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
         )
         refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
     if windows.kind is WindowKind.SESSION:
-        return _with_metadata(frame, [frame.columns.index(field.name)], {WATERMARK: 0}) if frame.isStreaming else frame
+        return frame if is_timed else _with_metadata(frame, [frame.columns.index(field.name)], {WATERMARK: 0})
     taken = [name for name in frame.columns if name.lower() in {START, END, TIME}]
     if taken:
         names = " and ".join(f"'{name}'" for name in taken)

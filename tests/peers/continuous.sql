@@ -1,0 +1,86 @@
+-- Continuous queries over tables a, b and r, two lines each: the name, [the primary key] and the columns of the table
+-- that a query is inserted into, and the query. Without a primary key that table has format debezium-json.
+
+---- Windows, also over late rows
+-- tumble: k STRING, window_start TIMESTAMP(3), window_end TIMESTAMP(3), c BIGINT, s INT, a INT, m DECIMAL(10, 2)
+SELECT k, window_start, window_end, COUNT(*), SUM(v), AVG(v), MIN(d) FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end
+-- hop: k STRING, window_start TIMESTAMP(3), window_end TIMESTAMP(3), s INT
+SELECT k, window_start, window_end, SUM(v) FROM TABLE(HOP(TABLE a, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '15' SECOND)) GROUP BY k, window_start, window_end
+-- cumulate: window_start TIMESTAMP(3), window_end TIMESTAMP(3), s INT, c BIGINT
+SELECT window_start, window_end, SUM(v), COUNT(DISTINCT k) FROM TABLE(CUMULATE(TABLE a, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '20' SECOND)) GROUP BY window_start, window_end
+-- session: k STRING, window_start TIMESTAMP(3), window_end TIMESTAMP(3), c BIGINT
+SELECT k, window_start, window_end, COUNT(*) FROM TABLE(SESSION(TABLE a PARTITION BY k, DESCRIPTOR(ts), INTERVAL '4' SECOND)) GROUP BY k, window_start, window_end
+-- legacy: k STRING, s TIMESTAMP(3), r TIMESTAMP(3), c BIGINT
+SELECT k, TUMBLE_START(ts, INTERVAL '10' SECOND), TUMBLE_ROWTIME(ts, INTERVAL '10' SECOND), COUNT(*) FROM a GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND)
+-- two-windows: window_start TIMESTAMP(3), window_end TIMESTAMP(3), m INT, c BIGINT
+SELECT window_start, window_end, MAX(s), COUNT(*) FROM (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end) GROUP BY window_start, window_end
+-- longer-windows: window_start TIMESTAMP(3), window_end TIMESTAMP(3), s INT, c BIGINT
+WITH w AS (SELECT k, window_time AS t, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end, window_time) SELECT window_start, window_end, SUM(s), COUNT(*) FROM TABLE(TUMBLE(TABLE w, DESCRIPTOR(t), INTERVAL '20' SECOND)) GROUP BY window_start, window_end
+-- windows-twice: k STRING, s INT
+WITH w AS (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end) SELECT k, s FROM w UNION ALL SELECT k, s + 1 FROM w
+-- windows-with-themselves: k STRING, s INT, o INT, t TIMESTAMP(3)
+WITH w AS (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end) SELECT x.k, x.s, y.s, x.window_start FROM w AS x JOIN w AS y ON x.window_start = y.window_start AND x.window_end = y.window_end AND x.k <> y.k
+-- window-grouping-sets: window_start TIMESTAMP(3), window_end TIMESTAMP(3), k STRING, c BIGINT, s INT
+SELECT window_start, window_end, k, COUNT(*), SUM(v) FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY window_start, window_end, GROUPING SETS ((k), ())
+-- window-top-n: window_start TIMESTAMP(3), window_end TIMESTAMP(3), k STRING, s INT, rn BIGINT
+SELECT window_start, window_end, k, s, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY s DESC, k) AS rn FROM (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end)) WHERE rn <= 2
+-- window-join: id INT, bid INT, s TIMESTAMP(3)
+SELECT x.id, y.bid, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-deduplication: id INT, k STRING, s TIMESTAMP(3)
+SELECT id, k, window_start FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end, k ORDER BY ts DESC) AS rn FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) WHERE rn = 1
+
+---- Other queries
+-- interval-inner: id INT, bid INT, k STRING, bk STRING
+SELECT id, bid, k, bk FROM a INNER JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
+-- interval-left: id INT, bid INT, k STRING, bk STRING
+SELECT id, bid, k, bk FROM a LEFT JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
+-- interval-right: id INT, bid INT, k STRING, bk STRING
+SELECT id, bid, k, bk FROM a RIGHT JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
+-- interval-full: id INT, bid INT, k STRING, bk STRING
+SELECT id, bid, k, bk FROM a FULL JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
+-- temporal: id INT, k STRING, rate INT
+SELECT id, k, rate FROM a LEFT JOIN r FOR SYSTEM_TIME AS OF a.ts ON a.k = r.rk
+-- temporal-inner: id INT, x INT
+SELECT id, v * rate FROM a JOIN r FOR SYSTEM_TIME AS OF a.ts ON a.k = r.rk WHERE rate > 1
+-- group [k]: k STRING, c BIGINT, s INT, av INT, mi INT, ma INT, cd BIGINT, sd DECIMAL(38, 2)
+SELECT k, COUNT(*), SUM(v), AVG(v), MIN(v), MAX(v), COUNT(DISTINCT v), SUM(d) FROM a WHERE k IS NOT NULL GROUP BY k
+-- filter-having [k]: k STRING, c BIGINT, s INT
+SELECT k, COUNT(*) FILTER (WHERE v > 5), SUM(v) FILTER (WHERE v < 0) FROM a WHERE k IS NOT NULL GROUP BY k HAVING COUNT(*) > 4
+-- group-of-groups [c]: c BIGINT, n BIGINT
+SELECT c, COUNT(*) FROM (SELECT k, COUNT(*) AS c FROM a GROUP BY k) GROUP BY c
+-- distinct: k STRING, v INT
+SELECT DISTINCT k, v FROM a
+-- first [k]: id INT, k STRING, v INT
+SELECT id, k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts ASC) AS rn FROM a) WHERE rn = 1 AND k IS NOT NULL
+-- last [k]: id INT, k STRING, v INT
+SELECT id, k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts DESC) AS rn FROM a) WHERE rn = 1 AND k IS NOT NULL
+-- top-n: id INT, k STRING, v INT, rn BIGINT
+SELECT id, k, v, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC, id) AS rn FROM a) WHERE rn <= 3
+-- top-n-without-place: id INT, k STRING, v INT
+SELECT id, k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v, id) AS rn FROM a) WHERE rn <= 2
+-- limit: id INT, v INT
+SELECT id, v FROM a ORDER BY v DESC, id LIMIT 4
+-- join: id INT, bid INT
+SELECT id, bid FROM a JOIN b ON a.k = b.bk AND a.v = b.w
+-- join-left: id INT, bid INT, w INT
+SELECT id, bid, w FROM a LEFT JOIN b ON a.k = b.bk AND b.w > 3
+-- join-full: id INT, bid INT
+SELECT id, bid FROM a FULL JOIN b ON a.k = b.bk AND a.v > 3
+-- union: k STRING
+SELECT k FROM a UNION SELECT bk FROM b
+-- intersect: k STRING
+SELECT k FROM a INTERSECT SELECT bk FROM b
+-- except: k STRING
+SELECT bk FROM b EXCEPT SELECT k FROM a WHERE v > 8
+-- intersect-all: k STRING
+SELECT k FROM a INTERSECT ALL SELECT bk FROM b
+-- except-all: k STRING
+SELECT k FROM a EXCEPT ALL SELECT bk FROM b
+-- rollup: k STRING, v INT, g BIGINT, c BIGINT
+SELECT k, v, GROUPING(k, v), COUNT(*) FROM a GROUP BY ROLLUP (k, v)
+-- in: id INT
+SELECT id FROM a WHERE v IN (SELECT w FROM b)
+-- not-exists: id INT
+SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.bk = a.k AND b.w = a.v)
+-- unnest: id INT, x STRING
+SELECT id, x FROM a CROSS JOIN UNNEST(ARRAY[k, 'z']) AS t (x)
