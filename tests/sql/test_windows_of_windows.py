@@ -151,6 +151,19 @@ def test_a_watermark_just_before_the_end_of_a_window_drops_nothing(
     assert found == Counter((at(end), "a", "a") for end in (10, 20, 30))
 
 
+def test_a_row_before_the_watermark_is_in_its_window(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """Also where the rows of windows are joined, or made distinct, with their times."""
+    rows = [{"k": "a", "ts": at(second), "n": second} for second in (7, 8, 9, 3, 50, 51)]
+    for name in ("t", "u"):
+        stream(catalog, wire, topic(), name, COLUMNS, rows, maxRowsPerTrigger="1")
+    inputs = [f"(SELECT * FROM {WINDOWED['tumble'].format(name)}) AS {name}" for name in ("t", "u")]
+    ends = "t.window_start = u.window_start AND t.window_end = u.window_end AND t.n = u.n"
+    joined = seen(catalog, f"SELECT t.ts, u.ts FROM {inputs[0]} JOIN {inputs[1]} ON {ends}")
+    assert joined == Counter((at(second), at(second)) for second in (7, 8, 9, 3, 50, 51))
+    distinct = seen(catalog, f"SELECT DISTINCT window_start, ts FROM {inputs[0]}")
+    assert distinct == Counter((at(second - second % 10), at(second)) for second in (7, 8, 9, 3, 50, 51))
+
+
 def test_the_state_of_windows_that_have_ended_is_removed(events: Catalog) -> None:
     outputs = "window_start, window_end, COUNT(DISTINCT n), SUM(n)"
     text = f"SELECT {outputs} FROM {WINDOWED['tumble']} GROUP BY window_start, window_end"

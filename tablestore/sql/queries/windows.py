@@ -25,6 +25,8 @@ from tablestore.sql.queries.unsupported import refuse
 
 _OF_WINDOWS: Final = "window_time"
 """Key in the metadata of a column with the time of windows that have ended."""
+_PLAIN: Final = {"watermark": "none"}
+"""The metadata of other columns, since Spark takes empty metadata for those that a column had before."""
 MARK: Final = "_window_mark"
 """Name of the hidden watermark column by which Spark knows when a window has ended."""
 
@@ -56,6 +58,8 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         names = " and ".join(f"'{name}'" for name in taken)
         raise RefusedError(node, f"windows add columns to the table, which has {names} already; rename it.")
     time = F.col(backquoted(windows.column))
+    # Rows before the watermark whose windows have not ended are not late, so their own time loses it.
+    frame = _with_metadata(frame, [frame.columns.index(field.name)], _PLAIN)
     columns = [F.col(backquoted(name)) for name in frame.columns]
     slide = windows.step_us if windows.kind is WindowKind.HOP else windows.size_us
     whole = F.window(time, _said(windows.size_us), _said(slide), _said(windows.offset_us))
@@ -97,7 +101,7 @@ def _with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mappi
 def marked(frame: DataFrame, end: str) -> DataFrame:
     """Return rows that are in windows, with the column `MARK` made of the windows' end, and no other watermark."""
     over = instant(F.col(backquoted(end)), frame.schema[end].dataType)
-    return _with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), {})
+    return _with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), _PLAIN)
 
 
 def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
