@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,17 @@ class FlinkError(Exception):
     """Flink cannot run a statement."""
 
 
-def need_flink() -> str:
-    """Return the Python that has PyFlink; skip the module that calls this if there is none.
-
-    Returns:
-        its path.
-    """
-    python = os.environ.get(FLINK_PYTHON)
+def need(variable: str, what: str) -> str:
+    """Return the Python that an environment variable names; skip the module that calls this if it is not set."""
+    python = os.environ.get(variable)
     if not python:
-        pytest.skip(f"{FLINK_PYTHON} is not set: it names a Python that has apache-flink", allow_module_level=True)
-    return _checked(python)
+        pytest.skip(f"{variable} is not set: it names a Python that has {what}", allow_module_level=True)
+    return python
+
+
+def need_flink() -> str:
+    """Return the Python that has PyFlink; skip the module that calls this if there is none."""
+    return _checked(need(FLINK_PYTHON, "apache-flink"))
 
 
 @cache
@@ -74,14 +75,19 @@ class Flink:
         setup: the statements that create the tables; each process runs them first.
     """
 
-    def __init__(self, mode: str, setup: Sequence[str] = (), configuration: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        python: str,
+        mode: str,
+        setup: Sequence[str],
+        *,
+        configuration: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.setup = list(setup)
-        self._configuration = {
-            "execution.runtime-mode": mode,
-            "pipeline.jars": _jars(),
-            **CONFIGURATION,
-            **(configuration or {}),
-        }
+        self._python = python
+        self._configuration = {"execution.runtime-mode": mode, **CONFIGURATION, **(configuration or {})}
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._answered = 0
 
@@ -112,7 +118,8 @@ class Flink:
     def _start(self) -> None:
         runner = Path(__file__).with_name("flink_runner.py")
         self._process = subprocess.Popen(
-            [need_flink(), str(runner)],
+            [self._python, str(runner)],
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -149,8 +156,5 @@ class Flink:
 @contextmanager
 def flink(mode: str, setup: Sequence[str] = ()) -> Iterator[Flink]:
     """Yield Flink with tables; its process ends with the block."""
-    made = Flink(mode, setup)
-    try:
+    with closing(Flink(need_flink(), mode, setup, configuration={"pipeline.jars": _jars()})) as made:
         yield made
-    finally:
-        made.close()

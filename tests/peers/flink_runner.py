@@ -1,8 +1,8 @@
 """Flink in a process of its own: reads statements from the standard input, writes the answer to each.
 
-``tests/peers/flink.py`` starts it with a Python that has PyFlink; here is nothing of this program. The first line is
-the configuration; each other line is a statement, as JSON. An answer has ``rows``, each a row kind and values as
-``tests/peers/values.py`` spells them, or an ``error``.
+``tests/peers/flink.py`` starts it with a Python that has PyFlink, also for Paimon; here is nothing of this program. The
+first line is the configuration; each other line is a statement, as JSON. An answer has ``rows``, each a row kind and
+values as ``tests/peers/values.py`` spells them, or an ``error``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
+QUERIES = ("SELECT", "WITH", "VALUES", "(SELECT")
 TIMES = {
     "java.time.LocalDateTime": datetime,
     "java.time.Instant": datetime,
@@ -51,7 +52,7 @@ def answer(environment: TableEnvironment, statement: str) -> dict[str, Any]:
     """Run a statement to its end."""
     try:
         result = environment.execute_sql(statement)._j_table_result
-        if statement.split(maxsplit=1)[0].upper() in ("INSERT", "CREATE", "DROP"):
+        if statement.split(maxsplit=1)[0].upper() not in QUERIES:
             getattr(result, "await")()
             return {"rows": []}
         rows, found = result.collect(), []

@@ -1,76 +1,32 @@
-"""Paimon beside this program: starts ``paimon_runner.py`` with the Python that ``PAIMON_PYTHON`` names.
+"""Paimon beside this program: a catalog of Flink in the Python that ``PAIMON_PYTHON`` names.
 
 The Python has PyFlink: ``python3.11 -m venv paimon-venv && paimon-venv/bin/pip install 'apache-flink==1.20.*'``.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.peers.flink import Flink, need
 
-PAIMON_PYTHON = "PAIMON_PYTHON"
 JAR = "org.apache.paimon:paimon-flink-1.20:1.3.1"
 
 
-class PaimonError(Exception):
-    """Paimon cannot run a statement."""
-
-
 def need_paimon() -> str:
-    """Return the Python that has PyFlink; skip the module that calls this if there is none.
-
-    Returns:
-        its path.
-    """
-    python = os.environ.get(PAIMON_PYTHON)
-    if not python:
-        pytest.skip(f"{PAIMON_PYTHON} is not set: it names a Python with apache-flink 1.20", allow_module_level=True)
-    return python
-
-
-class Paimon:
-    """A catalog of Paimon in batch mode."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def sql(self, statement: str) -> list[list[Any]]:
-        """Run a statement to its end and return its rows.
-
-        Raises:
-            PaimonError: it cannot run.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(statement), file=self._process.stdin, flush=True)
-        found = json.loads(self._process.stdout.readline())
-        if "error" in found:
-            raise PaimonError(found["error"])
-        rows: list[list[Any]] = found["rows"]
-        return rows
+    """Return the Python that has PyFlink; skip the module that calls this if there is none."""
+    return need("PAIMON_PYTHON", "apache-flink 1.20")
 
 
 @contextmanager
-def paimon(warehouse: Path) -> Iterator[Paimon]:
-    """Yield Paimon; its process ends with the block."""
-    runner = Path(__file__).with_name("paimon_runner.py")
-    command = [need_paimon(), str(runner), str(warehouse)]
-    environment = {**os.environ, "HADOOP_CLASSPATH": os.pathsep.join(map(str, _jars()))}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
-        try:
-            yield Paimon(process)
-        finally:
-            process.kill()
+def paimon(warehouse: Path) -> Iterator[Flink]:
+    """Yield a catalog of Paimon in batch mode; its process ends with the block."""
+    setup = [f"CREATE CATALOG p WITH ('type' = 'paimon', 'warehouse' = '{warehouse.as_uri()}')", "USE CATALOG p"]
+    classes = {"HADOOP_CLASSPATH": os.pathsep.join(map(str, _jars()))}
+    with closing(Flink(need_paimon(), "batch", setup, environment=classes)) as made:
+        yield made
 
 
 def _jars() -> list[Path]:

@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tablestore.sql import Catalog
-from tests.peers.paimon import Paimon, need_paimon, paimon
+from tests.peers.flink import Flink
+from tests.peers.paimon import need_paimon, paimon
 from tests.peers.paimon_histories import History, merged, partitioned
 
 need_paimon()
@@ -19,17 +19,9 @@ SEEDS = range(6)
 
 
 @pytest.fixture(scope="module")
-def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paimon]:
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     with paimon(tmp_path_factory.mktemp("paimon")) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path_factory.mktemp("warehouse"))
-    made.sql("SET 'execution.runtime-mode' = 'batch'")
-    yield made
-    made.sql("RESET")
 
 
 def ours(catalog: Catalog, query: str) -> list[list[Any]]:
@@ -45,7 +37,7 @@ def in_order(rows: list[list[Any]]) -> list[list[Any]]:
 @pytest.mark.parametrize("make", [merged, partitioned])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_table_has_the_rows_of_paimon(
-    catalog: Catalog, peer: Paimon, make: Callable[[Random, str], History], seed: int
+    catalog: Catalog, peer: Flink, make: Callable[[Random, str], History], seed: int
 ) -> None:
     history = make(Random(seed), f"{make.__name__}_{seed}")
     query, done = f"SELECT * FROM {history.name}", [history.definition()]
@@ -60,7 +52,7 @@ def test_a_table_has_the_rows_of_paimon(
 
 @pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_table_has_the_changes_of_paimon(catalog: Catalog, peer: Paimon, producer: str, seed: int) -> None:
+def test_a_table_has_the_changes_of_paimon(catalog: Catalog, peer: Flink, producer: str, seed: int) -> None:
     history = merged(Random(seed), f"changed_{producer[:4]}_{seed}")
     if "sequence.field" in history.options or history.options["merge-engine"] == "first-row":
         pytest.skip("Paimon compacts for its changes, and then forgets deletes; first rows need another producer")

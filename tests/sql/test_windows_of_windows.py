@@ -187,3 +187,13 @@ def test_what_is_no_window_of_windows_is_refused(events: Catalog) -> None:
         events.sql(f"WITH w AS (SELECT s AS window_start, rowtime, n FROM counted) {by.format('w', 'rowtime')}")
     with pytest.raises(InvalidInputError, match="an updating result over windows"):
         events.sql("SELECT s, SUM(n) FROM counted GROUP BY s")
+
+
+def test_only_queries_with_a_watermark_do_without_reused_exchanges(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    stream(catalog, wire, topic(), "timed", COLUMNS, [])
+    stream(catalog, wire, topic(), "plain", "k STRING, n INT", [])
+    join = "SELECT a.k FROM {0} AS a JOIN {0} AS b ON a.k = b.k"
+    assert [catalog.sql(join.format(name)).timed for name in ("timed", "plain")] == [True, False]
+    assert not catalog.sql("SELECT k, COUNT(DISTINCT n) FROM timed GROUP BY k").timed

@@ -146,11 +146,21 @@ class ConnectorTable:
     ) -> StreamingQuery:
         """Start a query that writes a stream; see ``tablestore.connectors.write_stream``."""
         check_sink(self._made)
+        writer = self._stream_writer(frame, checkpoint, output_mode, transform)
+        writer = writer.queryName(query_name) if query_name else writer
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def _stream_writer(
+        self,
+        frame: DataFrame,
+        checkpoint: str,
+        output_mode: str,
+        transform: Callable[[DataFrame], DataFrame] | None,
+    ) -> DataStreamWriter:
         # `transform` returns the same columns for every micro-batch, so the streaming frame itself shows them.
         columns = self._written(frame if transform is None else transform(frame))
         options = self._options(columns) | {"checkpointlocation": checkpoint}
-        writer = write_stream(frame, self.connector, options, output_mode=output_mode, transform=transform)
-        return _started(writer, trigger, query_name)
+        return write_stream(frame, self.connector, options, output_mode=output_mode, transform=transform)
 
     def _written(self, frame: DataFrame) -> Columns:
         names = {name.lower() for name in frame.columns}
@@ -162,6 +172,10 @@ class ConnectorTable:
         defined = connector_options(self._made, columns)
         runtime = self._scope.given_to_connectors | self._runtime
         return client_options(defined, runtime, self._scope.allowed, self._scope.settings.servers)
+
+    def _as_given(self) -> CreateTable:
+        """Return the definition with the options that the program gives, too."""
+        return replace(self._made, options=tuple(self._options().items()))
 
     def __repr__(self) -> str:
         """Show the name and the connector."""
@@ -203,7 +217,7 @@ class GeneratedTable(ConnectorTable):
         return timed_rows(self.read_stream(), self._made)
 
     def _generated(self) -> Generated:
-        return generated(replace(self._made, options=tuple(self._options().items())))
+        return generated(self._as_given())
 
 
 class ShownTable(ConnectorTable):
@@ -233,17 +247,13 @@ class ShownTable(ConnectorTable):
         """Print a frame's rows, or compute and drop them."""
         self._show()(frame)
 
-    def write_stream(
+    def _stream_writer(
         self,
         frame: DataFrame,
-        *,
         checkpoint: str,
-        output_mode: str = "append",
-        trigger: Mapping[str, Any] | None = None,
-        query_name: str | None = None,
-        transform: Callable[[DataFrame], DataFrame] | None = None,
-    ) -> StreamingQuery:
-        """Start a query that writes each micro-batch; see ``tablestore.connectors.write_stream``."""
+        output_mode: str,
+        transform: Callable[[DataFrame], DataFrame] | None,
+    ) -> DataStreamWriter:
         check_streams(frame.sparkSession)
         show = self._show()
 
@@ -252,16 +262,11 @@ class ShownTable(ConnectorTable):
                 show(batch if transform is None else transform(batch))
 
         writer = frame.writeStream.outputMode(output_mode).foreachBatch(write_batch)
-        return _started(writer.option("checkpointLocation", checkpoint), trigger, query_name)
+        return writer.option("checkpointLocation", checkpoint)
 
     def _show(self) -> Callable[[DataFrame], None]:
-        options = printed(replace(self._made, options=tuple(self._options().items())))
+        options = printed(self._as_given())
         return partial(print_rows, options=options) if self.connector is Connector.PRINT else drop_rows
-
-
-def _started(writer: DataStreamWriter, trigger: Mapping[str, Any] | None, query_name: str | None) -> StreamingQuery:
-    writer = writer.queryName(query_name) if query_name else writer
-    return (writer.trigger(**trigger) if trigger else writer).start()
 
 
 def timed_rows(frame: DataFrame, made: CreateTable) -> DataFrame:

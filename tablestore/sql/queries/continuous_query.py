@@ -266,8 +266,8 @@ class _Planner:
         self._scope, self._query, self._depth, self._timed = scope, query, depth, timed
         self._numbers = numbers
         self._tables: dict[str, Relation] = {}
-        self.is_timed = timed
-        """Whether the query, or a view that it reads, has tables with watermarks."""
+        self.is_timed = False
+        """Whether a table of the query, or of a view that it reads, is read with a watermark."""
 
     def of(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Relation:
         """Plan a query or a part of it; ``known`` has the relations of the enclosing ``WITH`` clauses, by name."""
@@ -445,12 +445,17 @@ class _Planner:
                 changes = stream_of_changes(open_inside(self._scope, name), made, paired=paired, options=options)
                 if self._timed and not paired:
                     changes = timed_rows(changes, made)
+                    self._note_watermark(made)
                 return of_rows(changes, chained=paired)
             return of_rows(batch_table(self._scope, name, self._depth))
         made = self._scope.definition(name).made
         if isinstance(made, CreateTable):
+            self._note_watermark(made)
             return source(self._scope, made, timed=self._timed)
         return self._view(made)
+
+    def _note_watermark(self, made: CreateTable) -> None:
+        self.is_timed = self.is_timed or (self._timed and made.watermark is not None)
 
     def _view(self, made: CreateView) -> Relation:
         check_depth(made, self._depth)

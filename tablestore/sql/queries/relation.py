@@ -23,6 +23,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import SIGN, changelog, signed
 
 _NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
+_COPIES, _PLACE = "_copies", "_place"
 _SIGN_OTHER, _NET_OTHER = "_sign_other", "_net_other"
 APPEND: Final = "append"
 UPDATE: Final = "update"
@@ -239,13 +240,13 @@ def _counted(first: Relation, second: Relation | None, kept: Column) -> Relation
 def _copied(first: Relation, second: Relation, copies: Column) -> Relation:
     """Return rows in as many copies as follow from their numbers in two relations; none if that is below one."""
     frame, outputs = _sums(first, second)
-    frame = frame.withColumn(_MOST, copies).withColumn(_COPY, F.col(_MOST) > 0)
-    counted = of_groups(Groups(frame, (*outputs, _MOST), (*outputs, _MOST), outputs, _COPY), None)
+    frame = frame.withColumn(_COPIES, copies).withColumn(_COPY, F.col(_COPIES) > 0)
+    counted = of_groups(Groups(frame, (*outputs, _COPIES), (*outputs, _COPIES), outputs, _COPY), None)
 
     def changes() -> DataFrame:
         rows = _rows_of(outputs)
-        both = signed(counted.changes()).withColumn(_NET, F.sum(F.col(_MOST) * F.col(SIGN)).over(rows))
-        once = both.withColumn(_LEAST, F.row_number().over(rows.orderBy(SIGN))).where(F.col(_LEAST) == 1)
+        both = signed(counted.changes()).withColumn(_NET, F.sum(F.col(_COPIES) * F.col(SIGN)).over(rows))
+        once = both.withColumn(_PLACE, F.row_number().over(rows.orderBy(SIGN))).where(F.col(_PLACE) == 1)
         kind = F.when(F.col(_NET) > 0, RowKind.INSERT.change_type).otherwise(RowKind.DELETE.change_type)
         repeated = F.explode(F.array_repeat(kind, F.abs(_NET).cast("int"))).alias(CHANGE_TYPE)
         return _named(once.select(*outputs, repeated), first.names)
