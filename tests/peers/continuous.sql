@@ -26,6 +26,30 @@ SELECT window_start, window_end, k, COUNT(*), SUM(v) FROM TABLE(TUMBLE(TABLE a, 
 SELECT window_start, window_end, k, s, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY s DESC, k) AS rn FROM (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end)) WHERE rn <= 2
 -- window-join: id INT, bid INT, s TIMESTAMP(3)
 SELECT x.id, y.bid, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-join-left: id INT, bid INT, s TIMESTAMP(3), e TIMESTAMP(3)
+SELECT x.id, y.bid, x.window_start, y.window_end FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x LEFT JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-join-right: id INT, bid INT, s TIMESTAMP(3), e TIMESTAMP(3)
+SELECT x.id, y.bid, x.window_start, y.window_end FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x RIGHT JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-join-full: id INT, bid INT, s TIMESTAMP(3), e TIMESTAMP(3)
+SELECT x.id, y.bid, x.window_start, y.window_end FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x FULL JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-join-exists: id INT, k STRING, s TIMESTAMP(3)
+SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE EXISTS (SELECT * FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end)
+-- window-join-in: id INT, k STRING, s TIMESTAMP(3)
+SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE x.k IN (SELECT bk FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.window_start = y.window_start AND x.window_end = y.window_end)
+-- window-join-not-exists: id INT, k STRING, s TIMESTAMP(3)
+SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE NOT EXISTS (SELECT * FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end)
+-- window-join-of-groups: k STRING, bk STRING, s INT, t INT, e TIMESTAMP(3)
+SELECT x.k, y.bk, x.s, y.s, x.window_end FROM (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end) x FULL JOIN (SELECT bk, window_start, window_end, SUM(w) AS s FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND)) GROUP BY bk, window_start, window_end) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-join-of-groups-and-rows: k STRING, s INT, bid INT
+SELECT x.k, x.s, y.bid FROM (SELECT k, window_start, window_end, SUM(v) AS s FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY k, window_start, window_end) x LEFT JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end
+-- window-join-grouped: window_start TIMESTAMP(3), window_end TIMESTAMP(3), c BIGINT, s INT
+SELECT window_start, window_end, COUNT(*), SUM(w) FROM (SELECT x.window_start, x.window_end, y.w FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x LEFT JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end) GROUP BY window_start, window_end
+-- window-join-with-itself: id INT, other INT, e TIMESTAMP(3)
+SELECT x.id, y.id, x.window_end FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x LEFT JOIN (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) y ON x.k = y.k AND x.window_start = y.window_start AND x.window_end = y.window_end AND x.id <> y.id
+-- window-join-of-three: id INT, bid INT, cid INT
+SELECT x.id, y.bid, z.bid FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y ON x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end JOIN (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) z ON z.w = x.v AND y.window_start = z.window_start AND y.window_end = z.window_end
+-- window-distinct: k STRING, window_start TIMESTAMP(3), window_end TIMESTAMP(3)
+SELECT DISTINCT k, window_start, window_end FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))
 -- window-deduplication: id INT, k STRING, s TIMESTAMP(3)
 SELECT id, k, window_start FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end, k ORDER BY ts DESC) AS rn FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) WHERE rn = 1
 
@@ -36,6 +60,8 @@ SELECT id, bid, k, bk FROM a INNER JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts -
 SELECT id, bid, k, bk FROM a LEFT JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
 -- interval-right: id INT, bid INT, k STRING, bk STRING
 SELECT id, bid, k, bk FROM a RIGHT JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
+-- interval-equal: id INT, bid INT
+SELECT id, bid FROM a LEFT JOIN b ON a.k = b.bk AND a.ts = b.bts
 -- interval-full: id INT, bid INT, k STRING, bk STRING
 SELECT id, bid, k, bk FROM a FULL JOIN b ON a.k = b.bk AND a.ts BETWEEN b.bts - INTERVAL '5' SECOND AND b.bts + INTERVAL '3' SECOND
 -- temporal: id INT, k STRING, rate INT
@@ -66,6 +92,8 @@ SELECT id, bid FROM a JOIN b ON a.k = b.bk AND a.v = b.w
 SELECT id, bid, w FROM a LEFT JOIN b ON a.k = b.bk AND b.w > 3
 -- join-full: id INT, bid INT
 SELECT id, bid FROM a FULL JOIN b ON a.k = b.bk AND a.v > 3
+-- windows-and-rows [window_start, window_end]: window_start TIMESTAMP(3), window_end TIMESTAMP(3), c BIGINT
+SELECT window_start, window_end, COUNT(*) FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) JOIN b ON k = bk GROUP BY window_start, window_end
 -- union: k STRING
 SELECT k FROM a UNION SELECT bk FROM b
 -- intersect: k STRING

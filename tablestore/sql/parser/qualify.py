@@ -46,7 +46,8 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     """Return the conditions that AND connects in a condition; none for None."""
     if condition is None:
         return []
-    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+    inner = condition.unnest()
+    return [part for each in inner.flatten() for part in conjuncts(each)] if isinstance(inner, exp.And) else [condition]
 
 
 def table_alias(name: str) -> exp.TableAlias:
@@ -253,20 +254,27 @@ def _subquery_of(condition: exp.Expr, outer: Collection[str]) -> tuple[list[exp.
     columns = list(compared.expressions) if isinstance(compared, exp.Tuple) else [compared]
     is_plain = all(isinstance(each, exp.Column) for each in columns) and not rows.args.get("with_")
     same = not any(each.is_star for each in rows.selects) and len(rows.selects) == len(columns)
-    if not is_plain or not same or _names_any(rows, outer):
+    if not is_plain or not same:
         return None
-    return columns, rows.copy()
+    if not _names_any(rows, outer):
+        return columns, rows.copy()
+    return _existing(rows.copy(), outer, columns) if isinstance(rows, exp.Select) else None
 
 
-def _existing(rows: exp.Select, outer: Collection[str]) -> tuple[list[exp.Expr], exp.Query] | None:
-    """Return the columns of the tables around EXISTS, and its query, changed in place, with what they equal."""
+def _existing(
+    rows: exp.Select, outer: Collection[str], compared: Sequence[exp.Expr] = ()
+) -> tuple[list[exp.Expr], exp.Query] | None:
+    """Return the columns of the tables around EXISTS, and its query, changed in place, with what they equal.
+
+    ``compared`` are the columns that equal what the query selects, as with IN.
+    """
     clauses = (rows.args.get("from_"), *(rows.args.get("joins") or []))
     outer = set(outer) - {each.this.alias_or_name.lower() for each in clauses if each is not None}
     has_aggregate = any(isinstance(node, exp.AggFunc) for node in own_nodes(rows))
     if has_aggregate or any(rows.args.get(part) for part in _NOT_IN_EXISTS):
         return None
-    columns: list[exp.Expr] = []
-    values: list[exp.Expr] = []
+    columns = [*compared]
+    values = [each.unalias() for each in rows.selects] if compared else []
     rest: list[exp.Expr] = []
     for condition in conjuncts(rows.args["where"].this if rows.args.get("where") else None):
         one = condition.unnest()

@@ -44,7 +44,7 @@ from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows, union
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
 from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
-from tablestore.sql.queries.windows import marked, over_windows, timed
+from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in
 
 KEPT: Final = "_kept"
 """Name of the boolean column that is true if HAVING keeps a group."""
@@ -63,18 +63,29 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         tree, frames = _with_instants(qualified(tree, parts.sources()), parts)
     chained = any(each.relation.chained for each in parts.inputs) or (len(parts.endless) > 1 and not is_outer)
     final = is_outer or any(each.relation.final for each in parts.inputs)
-    over_time = _windows(spark, tree, parts, frames, chained)
-    if over_time is not None:
-        return distinct(over_time) if tree.args.get("distinct") else over_time
-    if is_grouped(tree):
-        check_not_final(tree.expressions[0], final)
-        made = of_groups(*_grouped(spark, tree, parts, frames, chained))
+    if any(each.windows is not None for each in parts.inputs):
+        # Without the hidden column of windows.
+        tree = qualified(tree, parts.sources())
+    if is_grouped(tree) or _sessions(parts) is not None:
+        made = _windows(spark, tree, parts, frames, chained or len(parts.endless) > 1)
+        if made is None:
+            check_not_final(tree.expressions[0], final)
+            made = of_groups(*_grouped(spark, tree, parts, frames, chained))
     else:
         rows = tree.copy()
         rows.set("distinct", None)
         made = of_rows(over(spark, rows, frames), chained=chained, final=final)
         made = replace(made, **_carried_windows(tree, parts))
-    return distinct(made) if tree.args.get("distinct") else made
+    return _distinct(made) if tree.args.get("distinct") else made
+
+
+def _distinct(relation: Relation) -> Relation:
+    """Return a relation without duplicate rows, which Spark forgets when the windows that they are in have ended."""
+    if relation.windows is None or relation.ended or relation.rows is None:
+        return distinct(relation)
+    numbered = relation.rows.toDF(*(f"_{number}" for number in range(len(relation.names))))
+    rows = marked(numbered, f"_{relation.windows[1]}").dropDuplicates().drop(MARK_OF_WINDOW)
+    return replace(relation, rows=rows.toDF(*relation.names), chained=True)
 
 
 def grouped_by_sets(
@@ -150,49 +161,41 @@ def _grouped(
     return Groups(frame, output_names(said), outputs, keys, kept, chained), kept_groups(said, groups)
 
 
+def _sessions(parts: Parts) -> QueryInput | None:
+    """Return the input with SESSION windows; None if there is none."""
+    kinds = ((each, each.windows.kind) for each in parts.inputs if each.windows is not None)
+    return next((each for each, kind in kinds if kind is WindowKind.SESSION), None)
+
+
 def _windows(
     spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame], chained: bool
 ) -> Relation | None:
-    """Plan a SELECT over time windows, whose groups are emitted when the watermark passes.
+    """Plan an aggregation over time windows, whose groups are emitted when the watermark passes.
 
     Returns:
-        The plan; None if there are no windows, or if an aggregation does not group by both window ends.
+        The plan; None if it does not group by both ends of windows.
     """
-    part = next((each for each in parts.inputs if each.windows is not None), None)
-    if part is None or part.windows is None:
-        return _further_windows(spark, tree, parts, frames)
     said = qualified(tree, parts.sources())
-    ends = _positions(said, part.alias, (START, END))
-    if not is_grouped(said) and part.windows.kind is not WindowKind.SESSION:
-        return replace(of_rows(over(spark, said, frames), chained=chained, final=part.relation.final), windows=ends)
-    groups_of(said)
-    times = _positions(said, part.alias, (TIME,))
-    if not over_windows(said, part.alias, part.windows):
+    by = {(each.table, each.name) for each in groups_of(said) if isinstance(each, exp.Column)}
+    sessions = _sessions(parts)
+    known = {sessions.alias: (START, END)} if sessions is not None else windows_in(said, parts)
+    own = (each for each in parts.endless if each.alias in known)
+    part = sessions or next((each for each in own if {(each.alias, name) for name in known[each.alias]} <= by), None)
+    if part is None:
         return None
+    positions, times = _positions(said, part.alias, known[part.alias]), None
+    if part.windows is not None:
+        times = _positions(said, part.alias, (TIME,))
+    if sessions is not None and part.windows is not None:
+        over_sessions(said, part.alias, part.windows)
+    else:
+        said.args["group"].append("expressions", exp.column(MARK_OF_WINDOW, table=part.alias, quoted=True))
+    if part.windows is None and MARK_OF_WINDOW not in frames[part.key].columns:
+        frames = {**frames, part.key: marked(frames[part.key], known[part.alias][1])}
     said.set("distinct", None)
-    once = chained or part.windows.kind is WindowKind.SESSION
-    frame = _groups(spark, said, frames, once=once)
+    chained = chained or part.windows is None
+    frame = _groups(spark, said, frames, once=chained or sessions is not None)
     made = of_rows(timed(frame, times) if times else frame, chained=chained, final=True)
-    return replace(made, windows=ends, ended=ends is not None)
-
-
-def _further_windows(
-    spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame]
-) -> Relation | None:
-    """Plan a SELECT that groups the rows of a query in FROM by the windows that they are in; None if it does not."""
-    (part,) = parts.endless if len(parts.endless) == 1 else (None,)
-    if part is None or part.relation.windows is None or not is_grouped(tree):
-        return None
-    said = qualified(tree, parts.sources())
-    ends = [part.relation.names[position] for position in part.relation.windows]
-    by = [each for each in groups_of(said) if isinstance(each, exp.Column) and each.table == part.alias]
-    if not set(ends) <= {each.name for each in by}:
-        return None
-    positions = _positions(said, part.alias, ends)
-    said.set("distinct", None)
-    said.args["group"].append("expressions", exp.column(MARK_OF_WINDOW, table=part.alias, quoted=True))
-    frame = _groups(spark, said, {**frames, part.key: marked(frames[part.key], ends[1])}, once=True)
-    made = of_rows(frame, chained=True, final=True)
     return replace(made, windows=positions, ended=positions is not None)
 
 
@@ -227,12 +230,13 @@ def _groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame],
 
 def _carried_windows(tree: exp.Select, parts: Parts) -> dict[str, Any]:
     """Return the fields of a relation for the windows among the outputs of a SELECT without aggregation."""
-    found = [each for each in parts.endless if each.relation.windows is not None]
-    if len(parts.endless) != 1 or not found:
-        return {}
-    names = [found[0].relation.names[position] for position in found[0].relation.windows or ()]
-    windows = _positions(qualified(tree, parts.sources()), found[0].alias, names)
-    return {"windows": windows, "ended": windows is not None and found[0].relation.ended}
+    known = windows_in(tree, parts)
+    for part in (each for each in parts.endless if each.alias in known):
+        windows = _positions(qualified(tree, parts.sources()), part.alias, known[part.alias])
+        if windows is not None:
+            is_ended = len(parts.endless) == 1 and part.windows is None and part.relation.ended
+            return {"windows": windows, "ended": is_ended}
+    return {}
 
 
 def _positions(said: exp.Select, alias: str, names: Sequence[str]) -> tuple[int, ...] | None:
@@ -374,8 +378,11 @@ def has_outer_join_of_rows(tree: exp.Select, parts: Parts) -> bool:
 
 
 def _is_timed(condition: exp.Expr | None, *sides: QueryInput) -> bool:
-    """Return whether a join of tables with watermarks has a condition that bounds their times."""
-    bounds = [each for each in conjuncts(condition) if each.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE)]
+    """Return whether a join of tables with watermarks has a condition that bounds their times, or is by windows."""
+    if is_by_windows(condition):
+        return True
+    kinds = (exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.EQ)
+    bounds = [each for each in conjuncts(condition) if each.find(*kinds)]
     return any(all(_has_time_of(side, each) for side in sides) for each in bounds)
 
 

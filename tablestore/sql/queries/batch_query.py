@@ -54,7 +54,7 @@ from tablestore.sql.parser.statements import CreateTable, CreateView, PhysicalCo
 from tablestore.sql.parser.types import of_spark
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
 from tablestore.sql.queries.unsupported import refuse
-from tablestore.sql.queries.windows import MARK, over_windows, windowed
+from tablestore.sql.queries.windows import MARK, over_sessions, windowed
 from tablestore.sql.system_tables.audit_log import past_changes
 from tablestore.sql.system_tables.metadata_columns import in_sql
 from tablestore.table.store import TableStore
@@ -157,7 +157,7 @@ def _with_times(
         select = table.find_ancestor(exp.Select)
         if windows.kind is WindowKind.SESSION and select is not None:
             said = qualified(select, {alias.lower(): Source(alias, names_of(tuple(frames[key].columns)))})
-            over_windows(said, alias, windows)
+            over_sessions(said, alias, windows)
             tree = said if select is tree else tree
             select.replace(said)
     return tree, frames

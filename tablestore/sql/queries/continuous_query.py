@@ -70,7 +70,7 @@ from tablestore.sql.queries.unsupported import (
     check_same_if_repeated,
     refuse,
 )
-from tablestore.sql.queries.windows import windowed
+from tablestore.sql.queries.windows import joined_by_windows, windowed
 from tablestore.sql.system_tables.audit_log import stream_of_changes
 
 _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
@@ -355,8 +355,9 @@ class _Planner:
         by_sets = append_query.grouped_by_sets(spark, made, parts, plan_base)
         if by_sets is not None:
             return by_sets
-        if all(each.relation.grows for each in parts.inputs) and not append_query.has_outer_join_of_rows(made, parts):
-            return append_query.select(spark, made, parts)
+        rows = joined_by_windows(made, parts)
+        if all(each.relation.grows for each in parts.inputs) and not append_query.has_outer_join_of_rows(*rows):
+            return append_query.select(spark, *rows)
         return updating_query.select(spark, made, parts, self._place)
 
     def _parts(self, select: exp.Select, known: Mapping[str, Relation], taken: set[str]) -> Parts:

@@ -2,12 +2,14 @@
 
 Flink's windows are columns, ``window_start`` and ``window_end``. A query that groups by both emits each group once,
 when the watermark passes the window's end. Spark does the same for a query that groups by a column with a watermark,
-so such a column is added to the window columns.
+so such a column is added to the window columns. The same column makes a join by both ends of windows one whose state
+Spark removes when they have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -20,7 +22,10 @@ from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import complete_at, instant
 from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.functions.calls import call
+from tablestore.sql.parser.qualify import conjuncts, qualified
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
+from tablestore.sql.queries.query_inputs import Parts, QueryInput
+from tablestore.sql.queries.relation import Relation
 from tablestore.sql.queries.unsupported import refuse
 
 _OF_WINDOWS: Final = "window_time"
@@ -104,25 +109,109 @@ def marked(frame: DataFrame, end: str) -> DataFrame:
     return _with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), _PLAIN)
 
 
-def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
-    """Rewrite GROUP BY of both ends of windows into Spark's form, in place; return whether the query groups by them.
+def ends_of(part: QueryInput) -> tuple[str, str] | None:
+    """Return the names of the two ends of the windows that an input's rows are in; None if they are in none."""
+    if part.windows is not None:
+        return None if part.windows.kind is WindowKind.SESSION else (START, END)
+    if part.relation.windows is None:
+        return None
+    start, end = (part.relation.names[position] for position in part.relation.windows)
+    return start, end
+
+
+def joined_by_windows(select: exp.Select, parts: Parts) -> tuple[exp.Select, Parts]:
+    """Return a SELECT whose joins by both ends of windows are joins by `MARK` too, and its inputs with that column.
+
+    Spark then drops late rows, removes the rows of windows that have ended, and emits those without a partner.
+    """
+    ends = {part.alias: found for part in parts.endless if part.relation.grows and (found := ends_of(part))}
+    if len(ends) < 2:
+        return select, parts
+    said = qualified(select, parts.sources())
+    marks: set[str] = set()
+    seen = [said.args["from_"].this.alias_or_name]
+    for join in said.args["joins"]:
+        alias, equal = join.this.alias_or_name, _equal_columns(join.args.get("on"))
+        for other in (name for name in seen if name in ends and alias in ends):
+            pairs = zip(ends[other], ends[alias], strict=True)
+            if {frozenset(((other, one), (alias, own))) for one, own in pairs} <= equal:
+                both = (exp.column(MARK, table=name, quoted=True) for name in (other, alias))
+                join.set("on", exp.and_(join.args["on"], exp.EQ(this=next(both), expression=next(both))))
+                marks |= {other, alias}
+                break
+        seen.append(alias)
+    if not marks:
+        return select, parts
+    places = [said.args["from_"].this, *(join.this for join in said.args["joins"])]
+    inputs: list[QueryInput] = []
+    for part in parts.inputs:
+        place = next(each for each in places if each.name == part.key)
+        relation = _marked(part.relation, ends[part.alias][1]) if part.alias in marks else part.relation
+        inputs.append(replace(part, relation=relation, place=place))
+    return said, Parts(tuple(inputs), parts.inner)
+
+
+def _equal_columns(condition: exp.Expr | None) -> set[frozenset[tuple[str, str]]]:
+    """Return the pairs of columns that a condition equates, each with its table."""
+    equal = [each for each in (each.unnest() for each in conjuncts(condition)) if isinstance(each, exp.EQ)]
+    pairs = [(each.this, each.expression) for each in equal]
+    return {
+        frozenset((each.table, each.name) for each in pair)
+        for pair in pairs
+        if all(isinstance(each, exp.Column) for each in pair)
+    }
+
+
+def _marked(relation: Relation, end: str) -> Relation:
+    rows = relation.rows
+    assert rows is not None, "rows in windows are append-only"
+    return replace(relation, rows=rows if MARK in rows.columns else marked(rows, end))
+
+
+def is_by_windows(condition: exp.Expr | None) -> bool:
+    """Return whether the condition of a join has `MARK`."""
+    return condition is not None and any(column.name == MARK for column in condition.find_all(exp.Column))
+
+
+def windows_in(select: exp.Select, parts: Parts) -> dict[str, tuple[str, str]]:
+    """Return the names of both ends of the windows of inputs, by alias, by which a query's rows can be grouped.
+
+    With several unbounded inputs these are the ones whose rows a join by windows always has; then the ends of another
+    may be NULL.
+    """
+    found = {part.alias: ends for part in parts.endless if (ends := ends_of(part)) is not None}
+    endless = {part.alias for part in parts.endless}
+    kept: set[str] = set()
+    seen = False
+    for item in [select.args["from_"], *(select.args.get("joins") or [])]:
+        alias, side = item.this.alias_or_name, item.args.get("side")
+        if alias not in endless:
+            continue
+        if seen and not is_by_windows(item.args.get("on")):
+            return {}
+        if side in {"RIGHT", "FULL"}:
+            kept.clear()
+        if side not in {"LEFT", "FULL"}:
+            kept.add(alias)
+        seen = True
+    return {alias: ends for alias, ends in found.items() if alias in kept}
+
+
+def over_sessions(select: exp.Select, alias: str, windows: Windows) -> None:
+    """Rewrite GROUP BY of both ends of SESSION windows into Spark's form, in place.
 
     ``alias`` is that of the table with the windows.
 
     Raises:
-        RefusedError: GROUP BY does not match the declaration of SESSION windows.
+        RefusedError: GROUP BY does not match the declaration of the windows.
     """
     group = select.args.get("group")
     by: list[exp.Expr] = list(group.expressions) if group is not None else []
     own = [each for each in by if isinstance(each, exp.Column) and each.table == alias]
     ends = [each for each in own if each.name in {START, END, TIME}]
-    whole = {START, END} <= {each.name for each in ends}
-    if windows.kind is not WindowKind.SESSION:
-        if whole:
-            select.args["group"].append("expressions", exp.column(MARK, table=alias, quoted=True))
-        return whole
     others = {each.name for each in by if isinstance(each, exp.Column) and each not in ends}
-    if not whole or others != set(windows.partition) or len(by) != len(ends) + len(others):
+    is_whole = {START, END} <= {each.name for each in ends}
+    if not is_whole or others != set(windows.partition) or len(by) != len(ends) + len(others):
         wanted = ", ".join([*windows.partition, START, END])
         refuse(select.expressions[0], "a SESSION window without its GROUP BY", f"use GROUP BY {wanted}")
     gap = exp.Literal.string(_said(windows.size_us))
@@ -142,7 +231,6 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
             if column.name == TIME:
                 made = exp.Paren(this=exp.Sub(this=made, expression=exp.Interval(this=exp.Literal.string("0.001"), unit=exp.var("SECOND"))))  # fmt: skip  # noqa: E501
             column.replace(exp.alias_(made, column.name) if column.parent is select else made)
-    return True
 
 
 def _said(microseconds: int) -> str:
