@@ -20,9 +20,9 @@ COLUMNS = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '
 END = 60
 """Rows of windows that end until then, in seconds, are compared: the last rows of both streams are later."""
 LEFT = [("a", 1), ("b", 3), ("a", 12), (None, 14), ("c", 11), ("a", 22), ("d", 35), ("a", 90), *3 * [("x", 91)]]
-LEFT = [("a", 1), ("b", 3), ("a", 12), (None, 14), ("c", 11), ("a", 22), ("d", 35), ("a", 90), *3 * [("x", 91)]]
 RIGHT = [("a", 2), ("a", 4), ("c", 5), (None, 13), ("c", 17), ("a", 19), ("d", 44), ("e", 36), ("b", 95)]
 RIGHT += 3 * [("y", 96)]
+LATE_LEFT, LATE_RIGHT = ("b", 9), ("d", 38)
 """Rows that are read last, when the watermark has passed the end of their windows; each has a partner."""
 ROWS = "(SELECT * FROM TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '10' SECOND)))"
 GROUPS = f"(SELECT k, window_start, window_end, COUNT(*) AS n FROM {ROWS} GROUP BY k, window_start, window_end)"
