@@ -1,4 +1,4 @@
--- Continuous queries over tables a, b and r, two lines each: the name, [the primary key] and the columns of the table
+-- Continuous queries over tables a, b, r, and those of changes, two lines each: the name, [the primary key] and the columns of the table
 -- that a query is inserted into, and the query. Without a primary key that table has format debezium-json.
 
 ---- Windows, also over late rows
@@ -112,3 +112,71 @@ SELECT id FROM a WHERE v IN (SELECT w FROM b)
 SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.bk = a.k AND b.w = a.v)
 -- unnest: id INT, x STRING
 SELECT id, x FROM a CROSS JOIN UNNEST(ARRAY[k, 'z']) AS t (x)
+
+---- Queries over rows that change
+-- upsert [id]: id INT, k STRING, v INT, d DECIMAL(10, 2)
+SELECT * FROM u
+-- upsert-filter [id]: id INT, k STRING, v INT
+SELECT id, k, v FROM u WHERE v > 3
+-- upsert-group [k]: k STRING, c BIGINT, cv BIGINT, s INT, mi INT, ma INT, cd BIGINT, sd DECIMAL(38, 2)
+SELECT k, COUNT(*), COUNT(v), SUM(v), MIN(v), MAX(v), COUNT(DISTINCT v), SUM(d) FROM u WHERE k IS NOT NULL GROUP BY k
+-- upsert-average [k]: k STRING, a INT, b DECIMAL(38, 6), f BIGINT
+SELECT k, AVG(v), AVG(CAST(v AS DECIMAL(10, 2))), COUNT(*) FILTER (WHERE v > 3) FROM u WHERE k IS NOT NULL GROUP BY k HAVING COUNT(*) > 1
+-- upsert-all: c BIGINT, s INT, m STRING
+SELECT COUNT(*), SUM(v), MAX(k) FROM u
+-- upsert-group-of-groups [c]: c BIGINT, n BIGINT, m STRING
+SELECT c, COUNT(*), MIN(k) FROM (SELECT k, COUNT(*) AS c FROM u GROUP BY k) GROUP BY c
+-- upsert-distinct: k STRING, v INT
+SELECT DISTINCT k, v FROM u
+-- upsert-top-n [id]: id INT, k STRING, v INT
+SELECT id, k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC, id) AS rn FROM u) WHERE rn <= 2
+-- upsert-top-n-with-place: id INT, k STRING, v INT, rn BIGINT
+SELECT id, k, v, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v, id) AS rn FROM u) WHERE rn <= 3
+-- upsert-limit: id INT, v INT
+SELECT id, v FROM u ORDER BY v, id LIMIT 3
+-- upsert-of-groups-top-n: k STRING, s INT
+SELECT k, s FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY s DESC, k) AS rn FROM (SELECT k, SUM(v) AS s FROM u GROUP BY k)) WHERE rn <= 2
+-- join-of-changes: id INT, cid INT, v INT, w INT
+SELECT u.id, c.id, u.v, c.v FROM u JOIN c ON u.k = c.k
+-- join-of-changes-left: id INT, v INT, cid INT, w INT
+SELECT u.id, u.v, c.id, c.v FROM u LEFT JOIN c ON u.id = c.id AND c.v > 2
+-- join-of-changes-full: id INT, cid INT, v INT, w INT
+SELECT u.id, c.id, u.v, c.v FROM u FULL JOIN c ON u.k = c.k AND u.v = c.v
+-- join-of-changes-keys [id]: id INT, v INT, w INT
+SELECT u.id, u.v, c.v FROM u JOIN (SELECT id, MAX(v) AS v FROM c GROUP BY id) c ON u.id = c.id
+-- join-of-changes-and-groups: id INT, v INT, s INT
+SELECT u.id, u.v, g.s FROM u LEFT JOIN (SELECT k, SUM(v) AS s FROM c GROUP BY k) g ON u.k = g.k
+-- join-of-changes-and-rows: id INT, x INT, v INT
+SELECT u.id, a.id, u.v FROM u JOIN a ON u.k = a.k
+-- changes-in: id INT, v INT
+SELECT id, v FROM u WHERE k IN (SELECT k FROM c WHERE v > 2)
+-- changes-not-exists: id INT, v INT
+SELECT id, v FROM u WHERE NOT EXISTS (SELECT 1 FROM c WHERE c.k = u.k AND c.v = u.v)
+-- changes-union: k STRING, v INT
+SELECT k, v FROM u UNION SELECT k, v FROM c
+-- changes-union-all: k STRING, v INT
+SELECT k, v FROM u UNION ALL SELECT k, v FROM c
+-- changes-intersect: k STRING
+SELECT k FROM u INTERSECT SELECT k FROM c WHERE v > 2
+-- changes-except-all: k STRING
+SELECT k FROM u EXCEPT ALL SELECT k FROM c
+-- changes-rollup: k STRING, id INT, s INT
+SELECT k, id, SUM(v) FROM u GROUP BY ROLLUP (k, id)
+-- debezium: id INT, k STRING, v INT, d DECIMAL(10, 2)
+SELECT * FROM c
+-- debezium-group [k]: k STRING, c BIGINT, s INT, mi INT, ma INT, sd DECIMAL(38, 2)
+SELECT k, COUNT(*), SUM(v), MIN(v), MAX(v), SUM(d) FROM c WHERE k IS NOT NULL GROUP BY k
+-- debezium-top-n: id INT, k STRING, v INT, rn BIGINT
+SELECT id, k, v, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC, id) AS rn FROM c) WHERE rn <= 2
+-- canal: id INT, k STRING, v INT, d DECIMAL(10, 2)
+SELECT * FROM n
+-- canal-group [k]: k STRING, c BIGINT, s INT, mi INT
+SELECT k, COUNT(*), SUM(v), MIN(v) FROM n WHERE k IS NOT NULL GROUP BY k
+-- maxwell: id INT, k STRING, v INT, d DECIMAL(10, 2)
+SELECT * FROM m
+-- maxwell-group [k]: k STRING, c BIGINT, s INT, ma INT
+SELECT k, COUNT(*), SUM(v), MAX(v) FROM m WHERE k IS NOT NULL GROUP BY k
+-- ogg: id INT, k STRING, v INT, d DECIMAL(10, 2)
+SELECT * FROM o
+-- ogg-join: id INT, v INT, w INT
+SELECT o.id, o.v, n.v FROM o LEFT JOIN n ON o.k = n.k AND o.id = n.id

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,16 @@ R = (
     "PRIMARY KEY (rk) NOT ENFORCED) WITH ('connector' = 'upsert-kafka', 'topic' = 'peer-r', 'key.format' = 'json', "
     "'value.format' = 'json', {})"
 )
-TABLES = (A, B, L, R)
+CHANGES = (
+    "CREATE TABLE {name} (id INT, k STRING, v INT, d DECIMAL(10, 2)) WITH ('connector' = 'kafka', 'topic' = "
+    "'peer-{name}', 'format' = '{format}', 'scan.startup.mode' = 'earliest-offset', {{}})"
+)
+U = (
+    "CREATE TABLE u (id INT, k STRING, v INT, d DECIMAL(10, 2), PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = "
+    "'upsert-kafka', 'topic' = 'peer-u', 'key.format' = 'json', 'value.format' = 'json', {})"
+)
+FORMATS = {"c": "debezium-json", "n": "canal-json", "m": "maxwell-json", "o": "ogg-json"}
+TABLES = (A, B, L, R, U, *(CHANGES.format(name=name, format=kind) for name, kind in FORMATS.items()))
 A_ROWS = (
     (1, "p", 5, "1.50", 1), (2, "q", None, None, 2), (3, "p", 7, "2.25", 0), (4, None, 3, "10.00", 4),
     (5, "q", 9, "1.50", 8), (6, "r", -4, "0.01", 6), (7, "p", 5, "1.50", 11), (8, "p", 1, None, 12),
@@ -49,13 +59,53 @@ R_ROWS = (("p", 1, 0), ("q", 2, 3), ("p", 3, 8), ("r", 4, 12), ("q", 5, 13), ("p
 LATE = {4: ("p", 100, "1.00", 2), 14: ("q", 100, "1.00", 1), 17: ("p", 100, "1.00", 14)}
 """Further rows of table l by the number of rows before them: the last two are late, even with one row a micro-batch."""
 STEP = 3
-WINDOWS, OTHERS = read_queries(Path(__file__).with_name("continuous.sql"))
+WINDOWS, OTHERS, CHANGING = read_queries(Path(__file__).with_name("continuous.sql"))
 LATE_WINDOWS = [
     replace(each, name=f"late-{each.name}", sql=each.sql.replace("TABLE a", "TABLE l").replace("FROM a", "FROM l"))
     for each in WINDOWS
     # What is late in a join depends on how far Flink has read its other input.
     if not each.name.startswith("window-join")
 ]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a row: what it was, and what it is; None if there was or is none."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+    def message(self, kind: str) -> bytes:
+        """Return the message of a changelog format."""
+        before, after = self.before, self.after
+        what = "ID"[after is None] if before is None or after is None else "U"
+        if kind in ("debezium-json", "ogg-json"):
+            word = {"op_type": what} if kind == "ogg-json" else {"op": {"I": "c", "U": "u", "D": "d"}[what]}
+            return json.dumps({"before": before, "after": after, **word}).encode()
+        word = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}[what]
+        data, old = after or before, None
+        if before is not None and after is not None:
+            old = {name: value for name, value in before.items() if after[name] != value}
+        if kind == "canal-json":
+            return json.dumps({"data": [data], "old": None if old is None else [old], "type": word}).encode()
+        return json.dumps({"data": data, "old": old, "type": word.lower()}).encode()
+
+
+def history(seed: int) -> list[Change]:
+    """Return random changes of a few rows, the last of which is that of `FAR_ID`."""
+    made = random.Random(seed)
+    rows: dict[int, dict[str, Any]] = {}
+    changes = []
+    for _ in range(36):
+        number = made.randrange(1, 8)
+        before = rows.pop(number, None)
+        after = None
+        if before is None or made.random() < 0.75:
+            v, d = made.choice([None, 1, 2, 3, 5, 8]), made.choice([None, 0.5, 1.25, 3.0])
+            after = {"id": number, "k": made.choice(["p", "q", "r", None]), "v": v, "d": d}
+            rows[number] = after
+        changes.append(Change(before, after))
+    return changes
 
 
 def at(seconds: int) -> str:
@@ -86,12 +136,21 @@ def streams(catalog: Catalog, wire: Wire, tmp_path_factory: pytest.TempPathFacto
     send(wire, "peer-b", [*rows, {"bid": FAR_ID, "bk": "far2", "w": 0, "bts": FAR}])
     versions = [{"rk": k, "rate": rate, "rts": at(seconds)} for k, rate, seconds in R_ROWS]
     send(wire, "peer-r", [*versions, {"rk": "far3", "rate": 0, "rts": FAR}], key="rk")
+    for number, (name, kind) in enumerate({"u": "json", **FORMATS}.items()):
+        changes = [each for each in history(number) if each.before != each.after]
+        if kind == "json":
+            upserts = [({"id": (each.after or each.before or {})["id"]}, each.after) for each in changes]
+            wire.make("peer-u")
+            wire.send("peer-u", [Record(row and json.dumps(row).encode(), json.dumps(key).encode()) for key, row in upserts])
+        else:
+            wire.make(f"peer-{name}")
+            wire.send(f"peer-{name}", [each.message(kind) for each in changes])
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
     with flink("streaming", [their_table(table, wire.servers) for table in TABLES]) as peer:
         yield Streams(peer, catalog, wire, TABLES, tmp_path_factory.mktemp("checkpoints"))
 
 
-@pytest.mark.parametrize("query", [*WINDOWS, *OTHERS], ids=str)
+@pytest.mark.parametrize("query", [*WINDOWS, *OTHERS, *CHANGING], ids=str)
 def test_a_continuous_query_comes_to_the_rows_of_flink(query: Query, streams: Streams):
     theirs = folded(query, streams.theirs(query))
     assert theirs
