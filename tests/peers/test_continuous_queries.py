@@ -75,6 +75,13 @@ class Change:
     before: dict[str, Any] | None
     after: dict[str, Any] | None
 
+    def upsert(self) -> Record:
+        """Return the message of an upsert topic."""
+        row = self.after or self.before
+        assert row is not None
+        key = json.dumps({"id": row["id"]}).encode()
+        return Record(None if self.after is None else json.dumps(row).encode(), key)
+
     def message(self, kind: str) -> bytes:
         """Return the message of a changelog format."""
         before, after = self.before, self.after
@@ -139,12 +146,11 @@ def streams(catalog: Catalog, wire: Wire, tmp_path_factory: pytest.TempPathFacto
     for number, (name, kind) in enumerate({"u": "json", **FORMATS}.items()):
         changes = [each for each in history(number) if each.before != each.after]
         if kind == "json":
-            upserts = [({"id": (each.after or each.before or {})["id"]}, each.after) for each in changes]
-            wire.make("peer-u")
-            wire.send("peer-u", [Record(row and json.dumps(row).encode(), json.dumps(key).encode()) for key, row in upserts])
+            messages = [each.upsert() for each in changes]
         else:
-            wire.make(f"peer-{name}")
-            wire.send(f"peer-{name}", [each.message(kind) for each in changes])
+            messages = [Record(each.message(kind)) for each in changes]
+        wire.make(f"peer-{name}")
+        wire.send(f"peer-{name}", messages)
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
     with flink("streaming", [their_table(table, wire.servers) for table in TABLES]) as peer:
         yield Streams(peer, catalog, wire, TABLES, tmp_path_factory.mktemp("checkpoints"))

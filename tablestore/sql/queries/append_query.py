@@ -40,8 +40,7 @@ from tablestore.sql.queries.distinct_aggregates import (
     has_distinct,
     key_name,
 )
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows, union
+from tablestore.sql.queries.relation import Groups, Parts, QueryInput, Relation, distinct, of_groups, of_rows, union
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
 from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
 from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in

@@ -36,7 +36,7 @@ from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.qualify import join_by_where, join_subqueries, named_table
 from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
-from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
+from tablestore.sql.queries import append_query, over_query, temporal_joins, top_n_query, updating_query
 from tablestore.sql.queries.batch_query import (
     batch_frame,
     batch_table,
@@ -47,10 +47,11 @@ from tablestore.sql.queries.batch_query import (
     within_view,
 )
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import (
     APPEND,
     UPDATE,
+    Parts,
+    QueryInput,
     Relation,
     common,
     difference,
@@ -247,6 +248,8 @@ def _needs_time(scope: Scope, query: Query) -> bool:
     Reading with a watermark takes one streaming source per Kafka partition, so other queries read without one.
     """
     tables = list(query.tree.find_all(exp.Table))
+    if any(not isinstance(each.this, exp.RowNumber) for each in query.tree.find_all(exp.Window)):
+        return True
     if any(windows_of(each) is not None or temporal_joins.is_event_time(scope, each, query) for each in tables):
         return True
     own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
@@ -350,6 +353,9 @@ class _Planner:
         if ranked is not None:
             return ranked
         check_endless(made)
+        over_time = over_query.with_preceding(spark, made, parts, plan_base, self._place)
+        if over_time is not None:
+            return over_time
         if looked:
             return looked_up(self._scope, made, parts, looked)
         by_sets = append_query.grouped_by_sets(spark, made, parts, plan_base)

@@ -23,8 +23,7 @@ from tablestore.sql.operators.row_join import JoinSide, row_join
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.qualify import conjuncts, named_table, output_names
 from tablestore.sql.queries.batch_query import over
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Relation, of_changes, tidied
+from tablestore.sql.queries.relation import Parts, QueryInput, Relation, of_changes, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
 Names = Collection[tuple[str, str] | None]

@@ -34,8 +34,7 @@ from tablestore.sql.parser.statements import CreateTable, CreateView
 from tablestore.sql.queries.append_query import is_grouped
 from tablestore.sql.queries.batch_query import batch_table, over
 from tablestore.sql.queries.joins import equalities
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Relation
+from tablestore.sql.queries.relation import Parts, QueryInput, Relation
 from tablestore.sql.queries.unsupported import BATCH, refuse
 
 _INSTEAD: Final = "INSERT its result INTO a table and read that"

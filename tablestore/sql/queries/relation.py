@@ -1,5 +1,7 @@
 """``Relation``: the append-only or updating result of a continuous query or of a part of it, and operations on both.
 
+The items of FROM are relations with a name: `QueryInput`.
+
 An updating relation is a changelog: rows and ``_change_type``. Its signed rows (+1 for an insert and an update's new
 row, -1 for a delete and an update's old row) add up, at the end of each micro-batch, to the query's result over all
 rows read so far. Filters, projections and unions apply to signed rows as to plain rows and keep the result correct.
@@ -8,7 +10,7 @@ All operations are Spark plans, with their state in Spark's state store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NoReturn
@@ -16,11 +18,14 @@ from typing import Final, NoReturn
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from sqlglot import exp
 
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import SIGN, changelog, signed
+from tablestore.sql.parser.qualify import Source
+from tablestore.sql.parser.window_types import Windows
 
 _NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
 _COPIES, _PLACE = "_copies", "_place"
@@ -124,6 +129,64 @@ class Relation:
             latest=named(self.latest),
             every=named(self.every),
         )
+
+
+@dataclass(frozen=True)
+class QueryInput:
+    """A table, view or subquery in FROM.
+
+    Attributes:
+        alias: its alias in the SELECT.
+        key: name of its frame in the SELECT that Spark runs.
+        relation: its plan.
+        place: its node in the tree of the SELECT.
+        windows: time windows over it, or None.
+    """
+
+    alias: str
+    key: str
+    relation: Relation
+    place: exp.Table
+    windows: Windows | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All inputs of a SELECT.
+
+    Attributes:
+        inputs: the inputs in FROM.
+        inner: frames of bounded tables that are read by subqueries within expressions, by table name.
+    """
+
+    inputs: tuple[QueryInput, ...]
+    inner: Mapping[str, DataFrame]
+
+    def frames(self) -> dict[str, DataFrame]:
+        """Return the frames by their names in the SELECT; all inputs must be append-only."""
+        return self.frames_but(None)
+
+    def frames_but(self, one: QueryInput | None) -> dict[str, DataFrame]:
+        """Return the same without the frame of one input; all others must be append-only."""
+        found = dict(self.inner)
+        for each in self.inputs:
+            if each is not one:
+                assert each.relation.rows is not None, "rows that change are no plain frame"
+                found[each.key] = each.relation.rows
+        return found
+
+    def sources(self) -> dict[str, Source]:
+        """Return the inputs' columns, by lower-case alias."""
+        return {each.alias.lower(): Source(each.alias, each.relation.names) for each in self.inputs}
+
+    def at(self, node: exp.Expr) -> QueryInput | None:
+        """Return the input whose node is an item of FROM; None for one that Spark evaluates itself, such as VALUES."""
+        return next((each for each in self.inputs if each.place is node), None)
+
+    @property
+    def endless(self) -> tuple[QueryInput, ...]:
+        """The unbounded inputs."""
+        return tuple(each for each in self.inputs if each.relation.endless)
 
 
 def of_rows(frame: DataFrame, *, chained: bool = False, final: bool = False) -> Relation:

@@ -34,8 +34,7 @@ from tablestore.sql.parser.qualify import Source, named_table, qualified
 from tablestore.sql.parser.statements import CreateTable, MetadataColumn, Query
 from tablestore.sql.queries.joins import JOINED, JoinedRows, common_type, equalities, over_join
 from tablestore.sql.queries.lookup_joins import lookups_in, side_of
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import of_rows
+from tablestore.sql.queries.relation import Parts, QueryInput, of_rows
 from tablestore.sql.queries.sources import is_endless, source, timed_changes
 from tablestore.sql.queries.unsupported import refuse
 
@@ -149,7 +148,7 @@ def version_joined(
     rows = rows.toDF(*names.values())
     if times:
         (time,) = times
-        rows = _held(rows.withColumn(TIME, _micros(F.col(time), rows.schema[time], stream.alias)))
+        rows = held(rows.withColumn(TIME, micros(F.col(time), rows.schema[time], stream.alias)))
     else:
         # The versions of a micro-batch are before its rows.
         rows = rows.withColumn(TIME, F.lit(1).cast("bigint"))
@@ -208,14 +207,14 @@ def _time_of(stream: QueryInput, moment: exp.Column) -> str:
     return name
 
 
-def _micros(time: Column, field: StructField, table: str) -> Column:
-    """Return an event time in microseconds; a row without one fails the query."""
-    msg = f"'{table}': a row or a delete has no event time (NULL), so it is unknown which version is valid."
+def micros(time: Column, field: StructField, table: str) -> Column:
+    """Return an event time in microseconds; a row of a table without one fails the query."""
+    msg = f"'{table}': a row or a delete has no event time (NULL), so it has no place in the order of time."
     missing = F.raise_error(F.lit(msg)).cast("bigint")
     return F.when(time.isNull(), missing).otherwise(F.unix_micros(instant(time, field.dataType)))
 
 
-def _held(rows: DataFrame) -> DataFrame:
+def held(rows: DataFrame) -> DataFrame:
     """Return rows once the watermark of the query has passed their `TIME`; those that come after it are dropped."""
     mark = complete_at(F.timestamp_micros(TIME), _MARK)
     bare = [F.col(name).alias(name, metadata={}) for name in rows.columns]
@@ -244,7 +243,7 @@ def _timed_versions(scope: Scope, each: Versioned, own: Mapping[str, str]) -> Da
     """
     assert each.made.watermark is not None, "`_event_time` says so"
     changes, name = timed_changes(scope, each.made), each.made.watermark.column
-    kind, time = F.col(CHANGE_TYPE), _micros(F.col(backquoted(name)), changes.schema[name], each.alias)
+    kind, time = F.col(CHANGE_TYPE), micros(F.col(backquoted(name)), changes.schema[name], each.alias)
     is_deleted = kind.isin(RowKind.DELETE.change_type, RowKind.UPDATE_BEFORE.change_type)
     column = next(column for column in each.made.columns if column.name == name)
     if not isinstance(column, MetadataColumn):
@@ -257,7 +256,7 @@ def _timed_versions(scope: Scope, each: Versioned, own: Mapping[str, str]) -> Da
         time = F.when(is_deleted, F.raise_error(F.lit(msg)).cast("bigint")).otherwise(time)
     order = F.col(SEQ) * 2 + F.when(is_deleted, 0).otherwise(1)
     columns = [F.col(backquoted(name)).alias(new) for name, new in own.items()]
-    return _held(changes.select(*columns, time.alias(TIME), order.alias(SEQ), is_deleted.alias(DELETED)))
+    return held(changes.select(*columns, time.alias(TIME), order.alias(SEQ), is_deleted.alias(DELETED)))
 
 
 def _equal(left: str, right: str) -> exp.Expr:

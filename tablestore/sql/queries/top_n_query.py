@@ -22,8 +22,7 @@ from tablestore.sql.operators.held_types import is_held, is_ordered
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.top_n import top_n
 from tablestore.sql.parser.qualify import conjuncts, output_names, own_nodes, qualified
-from tablestore.sql.queries.query_inputs import Parts
-from tablestore.sql.queries.relation import Ranking, Relation, of_changes, of_rows, tidied
+from tablestore.sql.queries.relation import Parts, Ranking, Relation, of_changes, of_rows, tidied
 from tablestore.sql.queries.unsupported import BATCH, TOP_N, check_from_the_start, check_not_final, refuse
 
 _MIRRORED: Final[dict[type[exp.Expr], type[exp.Expr]]] = {

@@ -66,11 +66,8 @@ def check_endless(tree: exp.Query) -> None:
             refuse(limit, name, f"the first rows are not deterministic; add ORDER BY and LIMIT, or {BATCH}", name)
     if not isinstance(tree, exp.Select):
         return
-    if tree.args.get("qualify") or tree.args.get("windows"):
-        refuse(tree.args.get("qualify") or tree.expressions[0], "QUALIFY and WINDOW", f"they need all rows; {BATCH}")
-    for node in own_nodes(tree):
-        if isinstance(node, exp.Window):
-            refuse(node, "OVER (...)", f"it needs all rows, except for Top-N: {TOP_N}; or {BATCH}")
+    if qualify := tree.args.get("qualify"):
+        refuse(qualify, "QUALIFY", f"filter the places in a query around: {TOP_N}; or {BATCH}")
     on = tree.args.get("distinct")
     if on is not None and on.args.get("on"):
         refuse(on, "DISTINCT ON", f"the row kept is not deterministic; {BATCH}")

@@ -17,8 +17,7 @@ from tablestore.sql.queries.append_query import KEPT, is_grouped, prepared
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import ROWS, groups_of
 from tablestore.sql.queries.joins import check_kinds, joined
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Groups, Relation, distinct, of_changes, of_groups, tidied
+from tablestore.sql.queries.relation import Groups, Parts, QueryInput, Relation, distinct, of_changes, of_groups, tidied
 from tablestore.sql.queries.retraction import retract
 from tablestore.sql.queries.signed_groups import LIVE, grouped
 from tablestore.sql.queries.unsupported import (

@@ -24,8 +24,7 @@ from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.functions.calls import call
 from tablestore.sql.parser.qualify import conjuncts, qualified
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
-from tablestore.sql.queries.query_inputs import Parts, QueryInput
-from tablestore.sql.queries.relation import Relation
+from tablestore.sql.queries.relation import Parts, QueryInput, Relation
 from tablestore.sql.queries.unsupported import refuse
 
 _OF_WINDOWS: Final = "window_time"
