@@ -8,12 +8,10 @@ soak goes on where the last one ended, and a round that failed can be run again.
 from __future__ import annotations
 
 import random
-import re
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,28 +20,15 @@ from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.soak.outcome import Outcome
-from tests.sql.changes import Follower, ddl, random_side, run
+from tests.soak.rounds import SHOWN, Round
+from tests.soak.timed_queries import run_timed_round
+from tests.sql.changes import Follower, ddl, random_side
+from tests.sql.changes import run as follow
 from tests.sql.random_queries import random_query, random_relation
 
 QUERIES = 3
-SHOWN = 2_000
-
-
-@dataclass
-class Round:
-    """What came of a round.
-
-    Attributes:
-        queries: the queries that ran.
-        refused: how many were refused, by the construct that the message names.
-        batches: how many micro-batches were compared.
-        wrong: what was wrong with them; empty if nothing.
-    """
-
-    queries: list[str] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    batches: int = 0
-    wrong: str = ""
+TIMED_EVERY = 3
+"""Of so many rounds, one has a query of event time."""
 
 
 def run_round(folder: Path, spark: SparkSession, wire: Wire, seed: int, number: int) -> Round:
@@ -62,7 +47,7 @@ def run_round(folder: Path, spark: SparkSession, wire: Wire, seed: int, number: 
         try:
             catalog.sql(text)
         except InvalidInputError as error:
-            found.refused[re.sub(r"line \d+, column \d+: |'[^']*'", "", str(error).splitlines()[0])[:80]] += 1
+            found.refuse(error)
         else:
             found.queries.append(text)
     if not found.queries:
@@ -71,7 +56,7 @@ def run_round(folder: Path, spark: SparkSession, wire: Wire, seed: int, number: 
     try:
         # Once more for the micro-batch that fails.
         for _ in range(2):
-            run(catalog, follower, folder / "checkpoint")
+            follow(catalog, follower, folder / "checkpoint")
         assert follower.batches == batches, f"expected {batches} micro-batches, got {follower.batches}"
     except Exception as error:  # noqa: BLE001 - what a query says is what the soak is after
         found.wrong = f"seed {seed}, round {number}, {found.queries}: {str(error)[:SHOWN]}"
@@ -93,7 +78,8 @@ def soak_queries(
     outcome, wire, number, queries = Outcome("queries", seconds, 0), Wire(servers), first, 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        found = run_round(folder / str(number), spark, wire, seed, number)
+        run = run_round if number % TIMED_EVERY else run_timed_round
+        found = run(folder / str(number), spark, wire, seed, number)
         queries += len(found.queries)
         outcome.interruptions += found.refused
         outcome.snapshots += found.batches

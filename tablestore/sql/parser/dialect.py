@@ -157,6 +157,9 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
     _check_pattern(node)
     if isinstance(node, exp.SimilarTo | exp.Escape):
         return _similar_in_spark(node)
+    counted = _distinct_count(node)
+    if counted is not None:
+        return _size_of_set(node, counted)
     if isinstance(node, exp.Bracket):
         # An array's first element has the index 1, and one that is not there is NULL; keys of maps stay as they are.
         return (
@@ -176,6 +179,21 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Cast):
         return _as_time(node) if node.to.this == exp.DType.TIME else _sized(node)
     return node
+
+
+def _distinct_count(node: exp.Expr) -> exp.Count | None:
+    """Return COUNT(DISTINCT x) of an expression with OVER, where Spark does not have it; None for others."""
+    if not isinstance(node, exp.Window):
+        return None
+    counted = node.this.this if isinstance(node.this, exp.Filter) else node.this
+    is_distinct = isinstance(counted, exp.Count) and isinstance(counted.this, exp.Distinct)
+    return counted if is_distinct and len(counted.this.expressions) == 1 else None
+
+
+def _size_of_set(window: exp.Expr, counted: exp.Count) -> exp.Expr:
+    """Return the number of DISTINCT values with OVER as the size of their set."""
+    counted.replace(call("COLLECT_SET", counted.this.expressions[0].copy()))
+    return exp.cast(_call("SIZE", window.copy()), "BIGINT")
 
 
 def _check_pattern(node: exp.Expr) -> None:
@@ -388,7 +406,7 @@ _WRITERS: Final[Mapping[type[exp.Expr], Callable[[Any], str]]] = {
 
 
 def _is_changed(output: exp.Expr) -> bool:
-    return any(isinstance(part, exp.ArrayAgg) or _is_written(part) for part in output.walk())
+    return any(isinstance(part, exp.ArrayAgg) or _is_written(part) or _distinct_count(part) for part in output.walk())
 
 
 def _call(name: str, *arguments: exp.Expr) -> exp.Expr:

@@ -66,6 +66,13 @@ def windows_of(node: exp.Expr) -> Windows | None:
     return windows if isinstance(windows, Windows) else None
 
 
+def take_windows(node: exp.Expr) -> Windows | None:
+    """Return the same, and detach them."""
+    windows = windows_of(node)
+    node.meta.pop(_META, None)
+    return windows
+
+
 def microseconds(interval: exp.Expr) -> int:
     """Return the length in microseconds of an interval with a single unit.
 

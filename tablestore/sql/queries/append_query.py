@@ -43,8 +43,10 @@ from tablestore.sql.queries.distinct_aggregates import (
 from tablestore.sql.queries.relation import Groups, Parts, QueryInput, Relation, distinct, of_groups, of_rows, union
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
 from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
-from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in
+from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in, with_metadata
 
+_HAS_INSTANT: Final = "has_instant"
+"""Key in the metadata of an event time beside which a column has the same as an instant."""
 KEPT: Final = "_kept"
 """Name of the boolean column that is true if HAVING keeps a group."""
 
@@ -73,14 +75,14 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
     else:
         rows = tree.copy()
         rows.set("distinct", None)
-        made = of_rows(over(spark, rows, frames), chained=chained, final=final)
+        made = of_rows(_retimed(over(spark, rows, frames)), chained=chained, final=final)
         made = replace(made, **_carried_windows(tree, parts))
     return _distinct(made) if tree.args.get("distinct") else made
 
 
 def _distinct(relation: Relation) -> Relation:
     """Return a relation without duplicate rows, which Spark forgets when the windows that they are in have ended."""
-    if relation.windows is None or relation.ended or relation.rows is None:
+    if relation.windows is None or relation.rows is None:
         return distinct(relation)
     numbered = relation.rows.toDF(*(f"_{number}" for number in range(len(relation.names))))
     rows = marked(numbered, f"_{relation.windows[1]}").dropDuplicates().drop(MARK_OF_WINDOW)
@@ -291,7 +293,7 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
                 name = f"_instant_{field.name}"
                 time = instant(F.col(backquoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
                 # Spark accepts one watermark column per stream, so the original column loses its mark.
-                bare = F.col(backquoted(field.name)).alias(field.name, metadata={"instant": name})
+                bare = F.col(backquoted(field.name)).alias(field.name, metadata={_HAS_INSTANT: True})
                 frames[part.key] = frames[part.key].withColumn(name, time).withColumn(field.name, bare)
                 instants[part.alias, field.name] = name
     for join in select.args.get("joins") or []:
@@ -299,6 +301,12 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
             if (column.table, column.name) in instants:
                 column.set("this", exp.to_identifier(instants[column.table, column.name], quoted=True))
     return select, frames
+
+
+def _retimed(frame: DataFrame) -> DataFrame:
+    """Return the rows of a join in which the event times that lost their marks by `_with_instants` have them again."""
+    bare = [position for position, field in enumerate(frame.schema) if _HAS_INSTANT in field.metadata]
+    return with_metadata(frame, bare, {WATERMARK: 0}) if bare else frame
 
 
 def _without_null_keys(tree: exp.Select, parts: Parts) -> exp.Select:

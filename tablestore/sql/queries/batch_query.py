@@ -52,7 +52,7 @@ from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.qualify import Source, qualified, query_of_cte, read_instead, table_alias
 from tablestore.sql.parser.statements import CreateTable, CreateView, PhysicalColumn, Query
 from tablestore.sql.parser.types import of_spark
-from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
+from tablestore.sql.parser.window_types import WindowKind, names_of, take_windows
 from tablestore.sql.queries.unsupported import refuse
 from tablestore.sql.queries.windows import MARK, over_sessions, windowed
 from tablestore.sql.system_tables.audit_log import past_changes
@@ -145,7 +145,7 @@ def _with_times(
     for number, table in enumerate(list(tree.find_all(exp.Table))):
         # A batch query reads current rows anyway, as a lookup does.
         table.set("version", None)
-        windows = windows_of(table)
+        windows = take_windows(table)
         if windows is None:
             continue
         alias, key = table.alias or table.name, f"{table.name}@{number}"

@@ -20,7 +20,6 @@ from tablestore.sql.operators.held_types import is_held
 from tablestore.sql.operators.preceding_rows import IS_EARLIER, NUMBER, Preceding, preceding_rows
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.version_join import TIME
-from tablestore.sql.parser.functions.calls import call
 from tablestore.sql.parser.qualify import own_nodes, qualified
 from tablestore.sql.parser.window_types import microseconds
 from tablestore.sql.queries.batch_query import over
@@ -28,9 +27,12 @@ from tablestore.sql.queries.joins import JOINED, JoinedRows, over_join
 from tablestore.sql.queries.relation import Parts, Relation, distinct, of_rows
 from tablestore.sql.queries.temporal_joins import held, micros
 from tablestore.sql.queries.unsupported import BATCH, TOP_N, refuse
+from tablestore.sql.queries.windows import is_of_windows
 
 _FRAME: Final = "RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW, or ROWS BETWEEN 5 PRECEDING AND CURRENT ROW"
 _WITHOUT_FRAME: Final = (exp.RowNumber, exp.Lag)
+_BEFORE_END: Final = 1000
+"""How many microseconds the time of a window is before its end, when its rows come."""
 _OF_LATER_ROWS: Final = (exp.Lead, exp.Ntile, exp.PercentRank, exp.CumeDist)
 
 
@@ -77,19 +79,22 @@ def with_preceding(
     inner.set("distinct", None)
     source = plan(inner)
     rows, event_time = source.rows, names[time.table, time.name]
-    if rows is None or source.each is not None or source.final:
-        why = f"its rows must be added, each as soon as it is read; INSERT them INTO a table and read that, or {BATCH}"
-        refuse(first, "OVER (...) over rows that change, windows, outer joins of event time or lookup joins", why)
-    if WATERMARK not in rows.schema[event_time].metadata:
+    field = None if rows is None else rows.schema[event_time]
+    if rows is None or field is None or source.each is not None:
+        why = f"its rows must come in the order of event time; INSERT them INTO a table and read that, or {BATCH}"
+        refuse(first, "OVER (...) over rows that change, or a lookup join", why)
+    if WATERMARK not in field.metadata and not is_of_windows(field):
         _refuse_order(time)
-    for field in rows.schema:
-        if not is_held(field.dataType):
-            refuse(first, f"a column of type {field.dataType.simpleString()} beside OVER", "CAST it to STRING")
+    for each in rows.schema:
+        if not is_held(each.dataType):
+            refuse(first, f"a column of type {each.dataType.simpleString()} beside OVER", "CAST it to STRING")
     used = [names[each.table, each.name] for window in windows for each in window.find_all(exp.Column)]
-    timed = rows.withColumn(TIME, micros(F.col(event_time), rows.schema[event_time], time.table))
-    frame = preceding_rows(held(timed), group_names, used, needed, place())
+    rows = rows.withColumn(TIME, micros(F.col(event_time), field, time.table))
+    rows = held(rows, later=_BEFORE_END if is_of_windows(field) else 0)
+    frame = preceding_rows(rows, group_names, used, needed, place())
     # Rows come in the order of this time, so windows of it may follow.
-    frame = frame.withColumn(event_time, F.col(event_time).alias(event_time, metadata={WATERMARK: 0}))
+    metadata = field.metadata if is_of_windows(field) else {WATERMARK: 0}
+    frame = frame.withColumn(event_time, F.col(event_time).alias(event_time, metadata=metadata))
     for window in windows:
         _over_numbers(window, group_names)
     said.set("where", None)
@@ -184,8 +189,3 @@ def _over_numbers(window: exp.Window, groups: list[str]) -> None:
     if spec is not None and isinstance(spec.args.get("start"), exp.Interval):
         size = exp.Literal.number(microseconds(spec.args["start"]))
         spec.set("start", exp.cast(size, "BIGINT"))
-    counted = window.this
-    if isinstance(counted, exp.Count) and isinstance(counted.this, exp.Distinct) and len(counted.this.expressions) == 1:
-        # Spark has no DISTINCT there.
-        window.set("this", call("COLLECT_SET", counted.this.expressions[0].copy()))
-        window.replace(exp.cast(call("SIZE", window.copy()), "BIGINT"))

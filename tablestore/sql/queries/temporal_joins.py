@@ -214,9 +214,12 @@ def micros(time: Column, field: StructField, table: str) -> Column:
     return F.when(time.isNull(), missing).otherwise(F.unix_micros(instant(time, field.dataType)))
 
 
-def held(rows: DataFrame) -> DataFrame:
-    """Return rows once the watermark of the query has passed their `TIME`; those that come after it are dropped."""
-    mark = complete_at(F.timestamp_micros(TIME), _MARK)
+def held(rows: DataFrame, *, later: int = 0) -> DataFrame:
+    """Return rows once the watermark of the query has passed their `TIME`; those that come after it are dropped.
+
+    With ``later``, the watermark is to pass a time that is so many microseconds later.
+    """
+    mark = complete_at(F.timestamp_micros(F.col(TIME) + later), _MARK)
     bare = [F.col(name).alias(name, metadata={}) for name in rows.columns]
     spread = F.xxhash64(*(F.col(field.name) for field in rows.schema if not holds_map(field.dataType))).alias("_spread")
     groups = rows.select(mark, spread, F.struct(*bare).alias("_row")).groupBy(_MARK, "_spread")

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import StructField, TimestampNTZType, TimestampType
 from sqlglot import exp
 
 from snapshot.quoting import backquoted
@@ -50,20 +50,20 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         what = "there is no such column" if field is None else f"it is {field.dataType.simpleString()}"
         raise RefusedError(node, f"DESCRIPTOR({windows.column}): expected a column of type TIMESTAMP; {what}.")
     is_timed = WATERMARK in field.metadata or not frame.isStreaming
-    if not is_timed and _OF_WINDOWS not in field.metadata:
+    if not is_timed and not is_of_windows(field):
         why = (
             f"without it no window ever ends; declare WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
         )
         refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
     if windows.kind is WindowKind.SESSION:
-        return frame if is_timed else _with_metadata(frame, [frame.columns.index(field.name)], {WATERMARK: 0})
+        return frame if is_timed else with_metadata(frame, [frame.columns.index(field.name)], {WATERMARK: 0})
     taken = [name for name in frame.columns if name.lower() in {START, END, TIME}]
     if taken:
         names = " and ".join(f"'{name}'" for name in taken)
         raise RefusedError(node, f"windows add columns to the table, which has {names} already; rename it.")
     time = F.col(backquoted(windows.column))
-    # Rows before the watermark whose windows have not ended are not late, so their own time loses it.
-    frame = _with_metadata(frame, [frame.columns.index(field.name)], _PLAIN)
+    # Rows before the watermark whose windows have not ended are not late, so their own times lose it.
+    frame = with_metadata(frame, range(len(frame.columns)), _PLAIN)
     columns = [F.col(backquoted(name)) for name in frame.columns]
     slide = windows.step_us if windows.kind is WindowKind.HOP else windows.size_us
     whole = F.window(time, _said(windows.size_us), _said(slide), _said(windows.offset_us))
@@ -86,10 +86,15 @@ def timed(frame: DataFrame, positions: Sequence[int]) -> DataFrame:
     These are no columns with a watermark: one that is a millisecond before the end of a window equals its time, so
     that Spark would take the window's rows for late ones.
     """
-    return _with_metadata(frame, positions, {_OF_WINDOWS: True})
+    return with_metadata(frame, positions, {_OF_WINDOWS: True})
 
 
-def _with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mapping[str, object]) -> DataFrame:
+def is_of_windows(field: StructField) -> bool:
+    """Return whether a column has the time of windows that have ended, a millisecond before their end."""
+    return _OF_WINDOWS in field.metadata
+
+
+def with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mapping[str, object]) -> DataFrame:
     """Return a frame with other metadata of some columns; several columns may have one name."""
     numbered = frame.toDF(*(f"_{number}" for number in range(len(frame.columns))))
     return numbered.select(
@@ -105,7 +110,7 @@ def _with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mappi
 def marked(frame: DataFrame, end: str) -> DataFrame:
     """Return rows that are in windows, with the column `MARK` made of the windows' end, and no other watermark."""
     over = instant(F.col(backquoted(end)), frame.schema[end].dataType)
-    return _with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), _PLAIN)
+    return with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), _PLAIN)
 
 
 def ends_of(part: QueryInput) -> tuple[str, str] | None:
