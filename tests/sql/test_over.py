@@ -78,7 +78,6 @@ def followed(catalog: Catalog, text: str) -> Counter[tuple[str, ...]]:
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_rows_before_a_row_are_those_of_batch_mode(events: Catalog, name: str) -> None:
     text = f"SELECT id, k, {QUERIES[name]} FROM {{}} WHERE id <> 7{NAMED if name == 'named' else ''}"
-    # Spark's own OVER has no DISTINCT.
     expected = batch(events, text.format("known"))
     assert len(expected) > 40
     found = followed(events, text.format("t"))
