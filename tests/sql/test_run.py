@@ -212,7 +212,7 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("SELECT a, ROW_NUMBER() OVER (ORDER BY a) AS r FROM s", "column 11: ROW_NUMBER.* without an upper limit"),
         ("SELECT * FROM (SELECT a, ROW_NUMBER() OVER (ORDER BY a) AS r FROM s) WHERE r > 2", "without an upper limit"),
         ("SELECT * FROM (SELECT a, ROW_NUMBER() OVER (ORDER BY a) AS r FROM s) WHERE r < 1", "no row meets"),
-        ("SELECT * FROM (SELECT a, RANK() OVER (ORDER BY a) AS r FROM s) WHERE r < 3", "column 26: OVER .*ROW_NUMBER"),
+        ("SELECT * FROM (SELECT a, RANK() OVER (ORDER BY a) AS r FROM s) WHERE r < 3", "column 48: OVER .*ROW_NUMBER"),
         ("SELECT a FROM s ORDER BY a", "ORDER BY is not .* add a LIMIT"),
         ("SELECT a FROM s LIMIT 3", "LIMIT is not .* add ORDER BY"),
         ("SELECT a FROM (SELECT a, RAND() AS r FROM s) AS q ORDER BY r LIMIT 3", "column 26: RAND with Top-N"),

@@ -131,3 +131,32 @@ def test_an_equality_of_times_bounds_an_outer_join(pairs: Catalog) -> None:
     found = ended(seen(pairs, text.format("known_r")))
     assert found == Counter((at(n), "None" if k is None else at(n), str(k)) for k, n in RIGHT if n < END)
     assert ended(seen(pairs, text.format("l"))) == Counter((at(n), "None", str(k)) for k, n in RIGHT if n < END)
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT DISTINCT s, t FROM j",
+        "SELECT window_start, window_end, COUNT(*) FROM TABLE(TUMBLE(TABLE j, DESCRIPTOR(t), INTERVAL '10' SECOND)) "
+        "GROUP BY window_start, window_end",
+        "SELECT s, t, COUNT(*) OVER (PARTITION BY k ORDER BY s) FROM j",
+    ],
+)
+def test_both_times_of_a_join_are_event_times(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], kind: str, text: str
+) -> None:
+    catalog.sql("SET 'table.local-time-zone' = 'UTC'")
+    zone = "Z" if "LTZ" in kind else ""
+    rows = [{"k": k, "ts": f"{at(n)}{zone}"} for k, n in sorted(LEFT, key=lambda each: each[1])]
+    columns = f"k STRING, ts {kind}, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    for name in "ab":
+        stream(catalog, wire, topic(), name, columns, rows, maxRowsPerTrigger="3")
+    between = "a.ts BETWEEN b.ts - INTERVAL '9' SECOND AND b.ts + INTERVAL '11' SECOND"
+    catalog.sql(f"CREATE VIEW j AS SELECT a.k, a.ts AS s, b.ts AS t FROM a JOIN b ON a.k = b.k AND {between}")
+    found = ended(seen(catalog, text))
+    assert len(found) > 3
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    frame = catalog.sql(text).frame
+    assert frame is not None
+    assert found == ended(Counter(tuple(map(str, row)) for row in frame.collect()))

@@ -40,10 +40,21 @@ from tablestore.sql.queries.distinct_aggregates import (
     has_distinct,
     key_name,
 )
-from tablestore.sql.queries.relation import Groups, Parts, QueryInput, Relation, distinct, of_groups, of_rows, union
+from tablestore.sql.queries.relation import (
+    Groups,
+    Parts,
+    QueryInput,
+    Relation,
+    distinct,
+    of_groups,
+    of_rows,
+    union,
+    with_metadata,
+    without_watermarks,
+)
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
 from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
-from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in, with_metadata
+from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in
 
 _HAS_INSTANT: Final = "has_instant"
 """Key in the metadata of an event time beside which a column has the same as an instant."""
@@ -71,7 +82,9 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         made = _windows(spark, tree, parts, frames, chained or len(parts.endless) > 1)
         if made is None:
             check_not_final(tree.expressions[0], final)
-            made = of_groups(*_grouped(spark, tree, parts, frames, chained))
+            # A group that is not of windows goes on: no row is late for it.
+            bare = {key: without_watermarks(frame) if frame.isStreaming else frame for key, frame in frames.items()}
+            made = of_groups(*_grouped(spark, tree, parts, bare, chained))
     else:
         rows = tree.copy()
         rows.set("distinct", None)

@@ -10,7 +10,7 @@ All operations are Spark plans, with their state in Spark's state store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NoReturn
@@ -23,6 +23,7 @@ from sqlglot import exp
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.spark.partition_watermarks import MARK
 from tablestore.spark.changelog import SIGN, changelog, signed
 from tablestore.sql.parser.qualify import Source
 from tablestore.sql.parser.window_types import Windows
@@ -30,6 +31,8 @@ from tablestore.sql.parser.window_types import Windows
 _NET, _COPY, _LEAST, _MOST = "_net", "_copy", "_least", "_most"
 _COPIES, _PLACE = "_copies", "_place"
 _SIGN_OTHER, _NET_OTHER = "_sign_other", "_net_other"
+_PLAIN: Final = {"watermark": "none"}
+"""The metadata of a column without a watermark, since Spark takes empty metadata for those that it had before."""
 APPEND: Final = "append"
 UPDATE: Final = "update"
 
@@ -110,7 +113,8 @@ class Relation:
     def changes(self) -> DataFrame:
         """Return the rows with ``_change_type``; an updating relation's include the rows that updates replace."""
         if self.rows is not None:
-            return self.rows.withColumn(CHANGE_TYPE, F.lit(RowKind.INSERT.change_type))
+            # What is computed of changes goes on for ever: no row is late for it.
+            return without_watermarks(self.rows).withColumn(CHANGE_TYPE, F.lit(RowKind.INSERT.change_type))
         assert self.changelog is not None, "rows that change have a changelog"
         return self.changelog()
 
@@ -266,10 +270,11 @@ def of_groups(groups: Groups, key: Sequence[int] | None) -> Relation:
 def distinct(relation: Relation) -> Relation:
     """Return a relation without duplicate rows."""
     if relation.rows is not None:
+        times = [field for field in relation.rows.schema if MARK in field.metadata]
+        # Spark takes one watermark in an operator; without any, no row is late.
+        rows = without_watermarks(relation.rows) if len(times) > 1 else relation.rows
         # A stateful operator on top of this one, such as an aggregate, makes a chain.
-        return of_rows(
-            relation.rows.dropDuplicates(), chained=relation.chained or not relation.final, final=relation.final
-        )
+        return of_rows(rows.dropDuplicates(), chained=relation.chained or not relation.final, final=relation.final)
     return _counted(relation, None, F.col(_NET) > 0)
 
 
@@ -402,6 +407,24 @@ def first_and_last_of(changes: DataFrame, key: Sequence[str], order: Column) -> 
     ranked = signed(changes).withColumn(_LEAST, F.row_number().over(ahead)).withColumn(_MOST, F.row_number().over(back))
     ends = [(F.col(_LEAST) == 1) & (F.col(SIGN) < 0), (F.col(_MOST) == 1) & (F.col(SIGN) > 0)]
     return tidied(ranked.where(reduce(Column.__or__, ends)).drop(_LEAST, _MOST, SIGN), key)
+
+
+def without_watermarks(frame: DataFrame) -> DataFrame:
+    """Return a frame of whose rows no operator takes one for late."""
+    return with_metadata(frame, range(len(frame.columns)), _PLAIN)
+
+
+def with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mapping[str, object]) -> DataFrame:
+    """Return a frame with other metadata of some columns; several columns may have one name."""
+    numbered = frame.toDF(*(f"_{number}" for number in range(len(frame.columns))))
+    return numbered.select(
+        *(
+            F.col(f"_{number}").alias(name, metadata=dict(metadata))
+            if number in positions
+            else F.col(f"_{number}").alias(name)
+            for number, name in enumerate(frame.columns)
+        )
+    )
 
 
 def _rows_of(key: Sequence[str]) -> WindowSpec:

@@ -8,7 +8,7 @@ Spark removes when they have ended.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,13 +24,11 @@ from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.functions.calls import call
 from tablestore.sql.parser.qualify import conjuncts, qualified
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
-from tablestore.sql.queries.relation import Parts, QueryInput, Relation
+from tablestore.sql.queries.relation import Parts, QueryInput, Relation, with_metadata, without_watermarks
 from tablestore.sql.queries.unsupported import refuse
 
 _OF_WINDOWS: Final = "window_time"
 """Key in the metadata of a column with the time of windows that have ended."""
-_PLAIN: Final = {"watermark": "none"}
-"""The metadata of other columns, since Spark takes empty metadata for those that a column had before."""
 MARK: Final = "_window_mark"
 """Name of the hidden watermark column by which Spark knows when a window has ended."""
 
@@ -63,7 +61,7 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         raise RefusedError(node, f"windows add columns to the table, which has {names} already; rename it.")
     time = F.col(backquoted(windows.column))
     # Rows before the watermark whose windows have not ended are not late, so their own times lose it.
-    frame = with_metadata(frame, range(len(frame.columns)), _PLAIN)
+    frame = without_watermarks(frame)
     columns = [F.col(backquoted(name)) for name in frame.columns]
     slide = windows.step_us if windows.kind is WindowKind.HOP else windows.size_us
     whole = F.window(time, _said(windows.size_us), _said(slide), _said(windows.offset_us))
@@ -94,23 +92,10 @@ def is_of_windows(field: StructField) -> bool:
     return _OF_WINDOWS in field.metadata
 
 
-def with_metadata(frame: DataFrame, positions: Collection[int], metadata: Mapping[str, object]) -> DataFrame:
-    """Return a frame with other metadata of some columns; several columns may have one name."""
-    numbered = frame.toDF(*(f"_{number}" for number in range(len(frame.columns))))
-    return numbered.select(
-        *(
-            F.col(f"_{number}").alias(name, metadata=dict(metadata))
-            if number in positions
-            else F.col(f"_{number}").alias(name)
-            for number, name in enumerate(frame.columns)
-        )
-    )
-
-
 def marked(frame: DataFrame, end: str) -> DataFrame:
     """Return rows that are in windows, with the column `MARK` made of the windows' end, and no other watermark."""
     over = instant(F.col(backquoted(end)), frame.schema[end].dataType)
-    return with_metadata(frame.withColumn(MARK, complete_at(over, MARK)), range(len(frame.columns)), _PLAIN)
+    return without_watermarks(frame).withColumn(MARK, complete_at(over, MARK))
 
 
 def ends_of(part: QueryInput) -> tuple[str, str] | None:
