@@ -36,6 +36,8 @@ SELECT x.id, y.bid, x.window_start, y.window_end FROM (SELECT * FROM TABLE(TUMBL
 SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE EXISTS (SELECT * FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end)
 -- window-join-in: id INT, k STRING, s TIMESTAMP(3)
 SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE x.k IN (SELECT bk FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.window_start = y.window_start AND x.window_end = y.window_end)
+-- window-join-not-in: id INT, k STRING, s TIMESTAMP(3)
+SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE x.k NOT IN (SELECT bk FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.window_start = y.window_start AND x.window_end = y.window_end)
 -- window-join-not-exists: id INT, k STRING, s TIMESTAMP(3)
 SELECT x.id, x.k, x.window_start FROM (SELECT * FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))) x WHERE NOT EXISTS (SELECT * FROM (SELECT * FROM TABLE(TUMBLE(TABLE b, DESCRIPTOR(bts), INTERVAL '10' SECOND))) y WHERE x.k = y.bk AND x.window_start = y.window_start AND x.window_end = y.window_end)
 -- window-join-of-groups: k STRING, bk STRING, s INT, t INT, e TIMESTAMP(3)
@@ -162,6 +164,8 @@ SELECT u.id, u.v, g.s FROM u LEFT JOIN (SELECT k, SUM(v) AS s FROM c GROUP BY k)
 SELECT u.id, a.id, u.v FROM u JOIN a ON u.k = a.k
 -- changes-in: id INT, v INT
 SELECT id, v FROM u WHERE k IN (SELECT k FROM c WHERE v > 2)
+-- changes-not-in: id INT, v INT
+SELECT id, v FROM u WHERE v NOT IN (SELECT v FROM c WHERE c.k = u.k)
 -- changes-not-exists: id INT, v INT
 SELECT id, v FROM u WHERE NOT EXISTS (SELECT 1 FROM c WHERE c.k = u.k AND c.v = u.v)
 -- changes-union: k STRING, v INT

@@ -119,6 +119,24 @@ def test_other_subqueries_stay(given: str) -> None:
     assert to_spark(made) == "SELECT * FROM a WHERE k IN (SELECT j FROM b)"
 
 
+def test_not_in_is_false_for_nulls() -> None:
+    made = select("k FROM a WHERE a.k NOT IN (SELECT j FROM b WHERE b.m = a.n)")
+    join_subqueries(made, lambda _: True)
+    names = ["`_value_0`, `_value_1`", "`_value_0`", "`_value_0`"]
+    inner = ["j, b.m FROM b", "b.m FROM b WHERE j IS NULL", "b.m FROM b"]
+    on = [
+        "a.k = `_in_0`.`_value_0` AND a.n = `_in_0`.`_value_1`",
+        "a.n = `_in_1`.`_value_0`",
+        "a.n = `_in_2`.`_value_0` AND a.k IS NULL",
+    ]
+    joins = [
+        f"LEFT JOIN (SELECT DISTINCT {names[n]} FROM (SELECT {inner[n]}) AS _rows({names[n]})) AS `_in_{n}` ON {on[n]}"
+        for n in range(3)
+    ]
+    kept = " AND ".join(f"`_in_{n}`.`_value_0` IS NULL" for n in range(3))
+    assert to_spark(made) == f"SELECT k FROM a {' '.join(joins)} WHERE {kept}"
+
+
 def test_columns_without_a_name_have_those_of_flink() -> None:
     made = select("k, a.n AS m, COUNT(*), UPPER('x'), 1, (SELECT 1) AS s, CAST(k AS INT) FROM a")
     assert output_names(made) == ("k", "m", "EXPR$2", "EXPR$3", "EXPR$4", "s", "EXPR$6")

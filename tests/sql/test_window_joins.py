@@ -42,6 +42,7 @@ JOINS = {
     "IN": (f"{LEFT_ROWS} WHERE x.k IN (SELECT k FROM {{r}} y WHERE {ENDS})", ROWS, ROWS),
     "EXISTS": (f"{LEFT_ROWS} WHERE EXISTS (SELECT * FROM {ON.replace(' ON ', ' WHERE ')})", ROWS, ROWS),
     "NOT EXISTS": (f"{LEFT_ROWS} WHERE NOT EXISTS (SELECT * FROM {ON.replace(' ON ', ' WHERE ')})", ROWS, ROWS),
+    "NOT IN": (f"{LEFT_ROWS} WHERE x.k NOT IN (SELECT k FROM {{r}} y WHERE {ENDS})", ROWS, ROWS),
     "grouped": (
         f"SELECT x.window_end, x.window_start, COUNT(y.n), SUM(x.n) FROM {{l}} x LEFT JOIN {ON} "
         "GROUP BY x.window_start, x.window_end", ROWS, ROWS,

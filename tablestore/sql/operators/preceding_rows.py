@@ -25,11 +25,11 @@ IS_EARLIER: Final = "_is_earlier"
 
 @dataclass(frozen=True)
 class Preceding:
-    """Which rows before a row its frames need: those that either number names.
+    """Which rows before a row its frames need.
 
     Attributes:
-        rows: how many.
-        microseconds: how much earlier a row may be.
+        rows: how many at least.
+        microseconds: how much earlier those are that are needed in any case; -1 for none.
         all: whether all are needed.
     """
 

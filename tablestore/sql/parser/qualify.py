@@ -197,7 +197,7 @@ def _tables_of(condition: exp.Expr, sources: Mapping[str, Source], aliases: Coll
 
 
 def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool]) -> None:
-    """Replace IN, EXISTS and NOT EXISTS of unbounded queries by joins with their distinct rows, in place.
+    """Replace [NOT] IN and [NOT] EXISTS of unbounded queries by joins with their distinct rows, in place.
 
     They are conditions of WHERE. Conditions for which this is not possible stay.
     """
@@ -209,18 +209,21 @@ def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool])
         return
     added: list[exp.Join] = []
     rest: list[exp.Expr] = []
+    outer = {alias.lower() for alias in aliases}
     for condition in conjuncts(where.this):
         inner = condition.unnest()
-        is_absent = isinstance(inner, exp.Not) and isinstance(inner.this.unnest(), exp.Exists)
-        found = _subquery_of(inner.this.unnest() if is_absent else inner, {alias.lower() for alias in aliases})
-        if found is None or not is_endless(found[1]):
+        is_absent = isinstance(inner, exp.Not)
+        single = _subquery_of(inner, outer)
+        found = _absent(inner.this.unnest(), outer) if is_absent else [(*single, None)] if single is not None else []
+        if not found or not is_endless(found[0][1]):
             rest.append(condition)
             continue
-        alias = f"_in_{len(added)}"
-        added.append(_distinct_join(alias, *found, side="LEFT" if is_absent else ""))
-        if is_absent:
-            # A value that equals a column is not NULL.
-            rest.append(exp.column(_VALUE.format(0), table=alias, quoted=True).is_(exp.null()))
+        for columns, rows, also in found:
+            alias = f"_in_{len(added)}"
+            added.append(_distinct_join(alias, columns, rows, also, side="LEFT" if is_absent else ""))
+            if is_absent:
+                # A value that equals a column is not NULL.
+                rest.append(exp.column(_VALUE.format(0), table=alias, quoted=True).is_(exp.null()))
     if not added:
         return
     outputs: list[exp.Expr] = []
@@ -232,8 +235,10 @@ def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool])
     select.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
 
 
-def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query, *, side: str) -> exp.Join:
-    """Return the join of columns with the distinct rows of a query, which has as many."""
+def _distinct_join(
+    alias: str, columns: Sequence[exp.Expr], rows: exp.Query, also: exp.Expr | None, *, side: str
+) -> exp.Join:
+    """Return the join of columns with the distinct rows of a query, which has as many, if a condition holds, too."""
     names = [exp.to_identifier(_VALUE.format(number), quoted=True) for number in range(len(columns))]
     inner = exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier("_rows"), columns=names))
     distinct = exp.select(*(exp.column(name.copy()) for name in names)).distinct().from_(inner)
@@ -241,7 +246,28 @@ def _distinct_join(alias: str, columns: Sequence[exp.Expr], rows: exp.Query, *, 
         exp.EQ(this=column.copy(), expression=exp.column(name.copy(), table=alias, quoted=True))
         for column, name in zip(columns, names, strict=True)
     ]
-    return exp.Join(this=exp.Subquery(this=distinct, alias=table_alias(alias)), on=exp.and_(*equal), side=side)
+    on = exp.and_(*equal, also)
+    return exp.Join(this=exp.Subquery(this=distinct, alias=table_alias(alias)), on=on, side=side)
+
+
+def _absent(condition: exp.Expr, outer: Collection[str]) -> list[tuple[list[exp.Expr], exp.Query, exp.Expr | None]]:
+    """Return what a row must not match for the NOT of IN or EXISTS to hold; nothing if that is not known.
+
+    Returns:
+        columns of the tables around, the query of what they equal, and a further condition. NOT IN holds if none of the
+        rows that meet the equalities has the value or NULL; for a value of NULL, if there is no such row.
+    """
+    found = _subquery_of(condition, outer)
+    if found is None or isinstance(condition, exp.Exists):
+        return [] if found is None else [(*found, None)]
+    rows, compared = condition.args["query"].unnest(), condition.this
+    if not isinstance(rows, exp.Select) or len(rows.selects) != 1:
+        return []
+    nulls = _existing(rows.where(rows.selects[0].unalias().is_(exp.null())), outer)
+    every = _existing(rows.copy(), outer)
+    if nulls is None or every is None:
+        return []
+    return [(*found, None), (*nulls, None), (*every, compared.is_(exp.null()))]
 
 
 def _subquery_of(condition: exp.Expr, outer: Collection[str]) -> tuple[list[exp.Expr], exp.Query] | None:

@@ -36,7 +36,7 @@ _BEFORE_END: Final = 1000
 _OF_LATER_ROWS: Final = (exp.Lead, exp.Ntile, exp.PercentRank, exp.CumeDist)
 
 
-def windows_in(select: exp.Select) -> list[exp.Window]:
+def _expressions(select: exp.Select) -> list[exp.Window]:
     """Return the expressions with OVER of a SELECT, without those of queries in it."""
     return [node for node in own_nodes(select) if isinstance(node, exp.Window) and node.args.get("over")]
 
@@ -60,7 +60,7 @@ def with_preceding(
     Raises:
         RefusedError: it is not supported; the message has an alternative.
     """
-    if not windows_in(select):
+    if not _expressions(select):
         return None
     said = qualified(select, parts.sources())
     windows = _with_definitions(said)
@@ -110,7 +110,7 @@ def _with_definitions(said: exp.Select) -> list[exp.Window]:
     """Return the expressions with OVER; those that name a window of the clause WINDOW get its definition, in place."""
     known = {each.name.lower(): each for each in said.args.get("windows") or []}
     said.set("windows", None)
-    found = windows_in(said)
+    found = _expressions(said)
     for each in found:
         definition = known.get(each.alias.lower())
         if definition is not None:
