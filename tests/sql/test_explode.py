@@ -112,7 +112,7 @@ def test_what_would_be_wrong_is_refused(text: str, match: str) -> None:
             "column 17: ORDER BY is not supported in a continuous query: an unbounded result",
         ),
         ("SELECT a FROM t LIMIT 3", "column 17: LIMIT"),
-        ("SELECT ROW_NUMBER() OVER (ORDER BY a) FROM t", "column 8: OVER"),
+        ("SELECT a FROM t QUALIFY ROW_NUMBER() OVER (ORDER BY a) = 1", "QUALIFY is not supported"),
         ("SELECT DISTINCT ON (a) b FROM t", "DISTINCT ON"),
         ("SELECT a, UUID() FROM t", "column 11: UUID over rows that change"),
     ],
