@@ -1,4 +1,4 @@
-"""Continuous queries over rows that are only added: their final rows are those of Flink, whatever the micro-batches."""
+"""Continuous queries: their final rows are those of Flink, whatever the micro-batches."""
 
 from __future__ import annotations
 

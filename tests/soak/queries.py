@@ -22,8 +22,7 @@ from tests.connectors.harness.wire import Wire
 from tests.soak.outcome import Outcome
 from tests.soak.rounds import SHOWN, Round
 from tests.soak.timed_queries import run_timed_round
-from tests.sql.changes import Follower, ddl, random_side
-from tests.sql.changes import run as follow
+from tests.sql.changes import Follower, ddl, random_side, run
 from tests.sql.random_queries import random_query, random_relation
 
 QUERIES = 3
@@ -56,7 +55,7 @@ def run_round(folder: Path, spark: SparkSession, wire: Wire, seed: int, number: 
     try:
         # Once more for the micro-batch that fails.
         for _ in range(2):
-            follow(catalog, follower, folder / "checkpoint")
+            run(catalog, follower, folder / "checkpoint")
         assert follower.batches == batches, f"expected {batches} micro-batches, got {follower.batches}"
     except Exception as error:  # noqa: BLE001 - what a query says is what the soak is after
         found.wrong = f"seed {seed}, round {number}, {found.queries}: {str(error)[:SHOWN]}"
@@ -78,8 +77,8 @@ def soak_queries(
     outcome, wire, number, queries = Outcome("queries", seconds, 0), Wire(servers), first, 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        run = run_round if number % TIMED_EVERY else run_timed_round
-        found = run(folder / str(number), spark, wire, seed, number)
+        next_round = run_round if number % TIMED_EVERY else run_timed_round
+        found = next_round(folder / str(number), spark, wire, seed, number)
         queries += len(found.queries)
         outcome.interruptions += found.refused
         outcome.snapshots += found.batches

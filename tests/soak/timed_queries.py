@@ -13,16 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
-from tablestore.sql.queries.continuous_query import allowed
 from tests.connectors.harness.wire import Wire
-from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.rounds import SHOWN, Round
-from tests.sql.changes import PlannedFailureError
+from tests.sql.changes import PlannedFailureError, follow, in_batch_mode, texts
 from tests.sql.random_timed_queries import random_timed_query
 
 DELAY = 5
@@ -55,10 +52,7 @@ def run_timed_round(folder: Path, spark: SparkSession, wire: Wire, seed: int, nu
     try:
         batches = _followed(frame, folder / "checkpoint", chance.choice([None, 0, 1, 2]))
         found.batches = len(batches)
-        catalog.sql("SET 'execution.runtime-mode' = 'batch'")
-        result = catalog.sql(text).frame
-        assert result is not None
-        wanted, rows = _compared(_texts(result)), _compared(sum(batches, Counter()))
+        wanted, rows = _compared(in_batch_mode(catalog, text)), _compared(sum(batches, Counter()))
         assert rows == wanted, f"too many: {dict(rows - wanted)}, missing: {dict(wanted - rows)}"
     except Exception as error:  # noqa: BLE001 - what a query says is what the soak is after
         found.wrong = f"seed {seed}, timed round {number}, {text}: {str(error)[:SHOWN]}"
@@ -83,27 +77,17 @@ def _followed(frame: DataFrame, checkpoint: Path, fail_at: int | None) -> list[C
     found: dict[int, Counter[tuple[str, ...]]] = {}
     failing = [fail_at]
 
-    def take(rows: DataFrame, number: int) -> None:
-        texts = _texts(rows)
+    def take(batch: DataFrame, number: int) -> None:
+        rows = texts(batch)
         if failing == [number]:
             failing.clear()
             raise PlannedFailureError
-        found[number] = texts
+        found[number] = rows
 
-    writer = frame.writeStream.outputMode("append").foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    # Once more for the micro-batch that fails.
     for _ in range(2):
-        with allowed(frame.sparkSession, chained=True, timed=True):
-            query = writer.trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(PATIENCE_SECONDS)
-        except StreamingQueryException as error:
-            if "PlannedFailureError" not in str(error):
-                raise
+        follow(frame, "append", take, checkpoint, timed=True, may_fail=fail_at is not None)
     return list(found.values())
-
-
-def _texts(rows: DataFrame) -> Counter[tuple[str, ...]]:
-    return Counter(tuple(map(str, row)) for row in rows.collect())
 
 
 def _compared(rows: Counter[tuple[str, ...]]) -> Counter[tuple[str, ...]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tablestore.sql import Catalog
 from tablestore.sql.queries.continuous_query import allowed
@@ -27,6 +28,17 @@ QUICK_STATE = {
 }
 """Micro-batches of a few rows spend their time in state stores made for many, otherwise."""
 SIGNS = {"insert": 1, "update_postimage": 1, "update_preimage": -1, "delete": -1}
+
+
+@contextmanager
+def quick(spark: SparkSession) -> Iterator[None]:
+    """Let Spark be quick with little, and as it was afterwards."""
+    before = {key: spark.conf.get(key) for key in QUICK_STATE}
+    for key, value in QUICK_STATE.items():
+        spark.conf.set(key, value)
+    yield
+    for key, value in before.items():
+        spark.conf.set(key, value or "")
 
 
 class PlannedFailureError(Exception):
@@ -147,15 +159,42 @@ def run(catalog: Catalog, follower: Follower, checkpoint: Path) -> None:
     """Follow the queries to the end of what is there; a failure, if planned, is let pass."""
     frame = catalog.sql(as_one(follower.sides, follower.queries)).frame
     assert frame is not None
-    writer = frame.writeStream.outputMode("update").foreachBatch(follower.take)
-    planned = follower.fail_at
-    with allowed(frame.sparkSession, chained=True, timed=False):
-        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    follow(frame, "update", follower.take, checkpoint, timed=False, may_fail=follower.fail_at is not None)
+
+
+def follow(
+    frame: DataFrame,
+    mode: str,
+    take: Callable[[DataFrame, int], None],
+    checkpoint: Path,
+    *,
+    timed: bool,
+    may_fail: bool,
+) -> None:
+    """Let a function take the micro-batches of what is there; a failure, if planned, is let pass."""
+    writer = frame.writeStream.outputMode(mode).foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    with allowed(frame.sparkSession, chained=True, timed=timed):
+        query = writer.trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(PATIENCE_SECONDS)
     except StreamingQueryException as error:
-        if planned is None or "PlannedFailureError" not in str(error):
+        if not may_fail or "PlannedFailureError" not in str(error):
             raise
+
+
+def texts(frame: DataFrame) -> Counter[tuple[str, ...]]:
+    """Give the rows as text."""
+    return Counter(tuple(map(str, row)) for row in frame.collect())
+
+
+def in_batch_mode(catalog: Catalog, text: str) -> Counter[tuple[str, ...]]:
+    """Run a query in batch mode; give its rows as text."""
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    frame = catalog.sql(text).frame
+    assert frame is not None
+    found = texts(frame)
+    catalog.sql("RESET 'execution.runtime-mode'")
+    return found
 
 
 def ddl(sides: Mapping[str, str], step: int) -> str:

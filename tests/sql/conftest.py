@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
+from tests.sql.changes import quick
 
 
 @pytest.fixture
@@ -19,3 +20,11 @@ def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog
     made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}, localhost:9092={wire.servers}'")
     yield made
     made.sql("RESET")
+
+
+@pytest.fixture
+def quick_catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
+    """Yield a catalog in a session that is quick with little."""
+    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
+    with quick(spark):
+        yield made

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.queries import run_round
-from tests.sql.changes import QUICK_STATE, Follower, Row, Side, ddl, random_side, run
+from tests.sql.changes import Follower, Row, Side, ddl, quick, random_side, run
 from tests.sql.test_run import finish, rows
 
 STEP, COUNT = 8, 24
@@ -44,22 +43,9 @@ FIXED = [
 ROUND = 10
 
 
-@contextmanager
-def quick(spark: SparkSession) -> Iterator[None]:
-    """Let Spark be quick with little, and as it was afterwards."""
-    before = {key: spark.conf.get(key) for key in QUICK_STATE}
-    for key, value in QUICK_STATE.items():
-        spark.conf.set(key, value)
-    yield
-    for key, value in before.items():
-        spark.conf.set(key, value or "")
-
-
 @pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
-    with quick(spark):
-        yield made
+def catalog(quick_catalog: Catalog) -> Catalog:
+    return quick_catalog
 
 
 def tables(catalog: Catalog, wire: Wire, topic: Callable[[], str], seed: int) -> list[Side]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
-from tests.sql.test_changes import quick
+from tests.sql.changes import in_batch_mode
 from tests.sql.test_time import at, seen, stream
 from tests.sql.test_top_n import newest_version
 
@@ -37,10 +36,8 @@ NAMED = f" WINDOW w AS ({GROUP})"
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
-    with quick(spark):
-        yield made
+def catalog(quick_catalog: Catalog) -> Catalog:
+    return quick_catalog
 
 
 @pytest.fixture
@@ -61,15 +58,6 @@ def events(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> Catalog:
     return catalog
 
 
-def batch(catalog: Catalog, text: str) -> Counter[tuple[str, ...]]:
-    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
-    frame = catalog.sql(text).frame
-    assert frame is not None
-    found = Counter(tuple(map(str, row)) for row in frame.collect())
-    catalog.sql("RESET 'execution.runtime-mode'")
-    return found
-
-
 def followed(catalog: Catalog, text: str) -> Counter[tuple[str, ...]]:
     """Return the rows of a continuous query, without those that only move the watermark."""
     return Counter({row: count for row, count in seen(catalog, text).items() if row[0] != str(LAST)})
@@ -78,7 +66,7 @@ def followed(catalog: Catalog, text: str) -> Counter[tuple[str, ...]]:
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_rows_before_a_row_are_those_of_batch_mode(events: Catalog, name: str) -> None:
     text = f"SELECT id, k, {QUERIES[name]} FROM {{}} WHERE id <> 7{NAMED if name == 'named' else ''}"
-    expected = batch(events, text.format("known"))
+    expected = in_batch_mode(events, text.format("known"))
     assert len(expected) > 40
     found = followed(events, text.format("t"))
     assert found == expected, (found - expected, expected - found)
@@ -92,7 +80,7 @@ def test_the_result_is_a_stream_with_event_time(events: Catalog) -> None:
         "INTERVAL '10' SECOND)) WHERE s > 2) GROUP BY window_start, window_end, k"
     )
     events.sql(f"CREATE TEMPORARY VIEW totals AS {totals.format('known')}")
-    expected = batch(events, text)
+    expected = in_batch_mode(events, text)
     events.sql(f"DROP TEMPORARY VIEW totals; CREATE TEMPORARY VIEW totals AS {totals.format('t')}")
     found = seen(events, text)
     assert Counter({row: count for row, count in found.items() if row[1] != "z"}) == expected

@@ -6,20 +6,18 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from snapshot.errors import DataLostError, InvalidInputError
 from tablestore import TableStore, open_local
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.waiting import PATIENCE_SECONDS
-from tests.sql.test_changes import quick
 
 #: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.
 EVENTS = [("a", 1), ("b", 5), ("a", 8), ("a", 12), ("b", 14), ("a", 31), ("b", 28), ("a", 70), ("b", 34), ("a", 4), ("a", 71), ("a", 72)]  # fmt: skip  # noqa: E501
@@ -27,10 +25,8 @@ LATE, WATERMARK = ("a", 4), 70
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
-    with quick(spark):
-        yield made
+def catalog(quick_catalog: Catalog) -> Catalog:
+    return quick_catalog
 
 
 def stream(catalog: Catalog, wire: Wire, topic: str, name: str, columns: str, rows: list[dict[str, Any]], **more: str) -> None:  # fmt: skip  # noqa: E501

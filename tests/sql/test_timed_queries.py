@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.connectors.harness.wire import Wire
 from tests.soak.timed_queries import run_timed_round
-from tests.sql.test_changes import quick
+from tests.sql.changes import quick
 
 #: They have OVER, UNION ALL, windows again, joins by windows and by time, EXISTS, NOT EXISTS and DISTINCT.
 ROUNDS = (0, 3, 21, 22, 23, 29)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.harness.waiting import PATIENCE_SECONDS
-from tests.sql.test_changes import quick
+from tests.sql.changes import in_batch_mode
 from tests.sql.test_time import at, seen, stream
 
 COLUMNS = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
@@ -58,10 +56,8 @@ JOINS = {
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
-    with quick(spark):
-        yield made
+def catalog(quick_catalog: Catalog) -> Catalog:
+    return quick_catalog
 
 
 @pytest.fixture
@@ -86,11 +82,7 @@ def ended(rows: Counter[tuple[str, ...]]) -> Counter[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", JOINS)
 def test_a_join_by_windows_is_that_of_batch_mode_without_late_rows(pairs: Catalog, name: str) -> None:
-    pairs.sql("SET 'execution.runtime-mode' = 'batch'")
-    frame = pairs.sql(rows_of(*JOINS[name], "known_")).frame
-    assert frame is not None
-    expected = ended(Counter(tuple(map(str, row)) for row in frame.collect()))
-    pairs.sql("RESET 'execution.runtime-mode'")
+    expected = ended(in_batch_mode(pairs, rows_of(*JOINS[name], "known_")))
     assert len(expected) > 2
     found = ended(seen(pairs, rows_of(*JOINS[name])))
     assert found == expected, (found - expected, expected - found)
@@ -157,7 +149,4 @@ def test_both_times_of_a_join_are_event_times(
     catalog.sql(f"CREATE VIEW j AS SELECT a.k, a.ts AS s, b.ts AS t FROM a JOIN b ON a.k = b.k AND {between}")
     found = ended(seen(catalog, text))
     assert len(found) > 3
-    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
-    frame = catalog.sql(text).frame
-    assert frame is not None
-    assert found == ended(Counter(tuple(map(str, row)) for row in frame.collect()))
+    assert found == ended(in_batch_mode(catalog, text))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.harness.waiting import PATIENCE_SECONDS
-from tests.sql.test_changes import quick
+from tests.sql.changes import in_batch_mode
 from tests.sql.test_time import EVENTS, LATE, WATERMARK, at, seen, stream
 
 COLUMNS = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
@@ -60,10 +58,8 @@ QUERIES = {
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
-    with quick(spark):
-        yield made
+def catalog(quick_catalog: Catalog) -> Catalog:
+    return quick_catalog
 
 
 @pytest.fixture
@@ -77,12 +73,8 @@ def events(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> Catalog:
 
 def ended(catalog: Catalog, text: str, end: int) -> Counter[tuple[Any, ...]]:
     """Run a query in batch mode; return the rows of windows that end before the watermark."""
-    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
-    frame = catalog.sql(text).frame
-    assert frame is not None
-    found = Counter(tuple(map(str, row)) for row in frame.collect() if str(row[end]) <= at(WATERMARK))
-    catalog.sql("RESET 'execution.runtime-mode'")
-    return found
+    found = in_batch_mode(catalog, text)
+    return Counter({row: count for row, count in found.items() if row[end] <= at(WATERMARK)})
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class _PrecedingRows(StatefulStep):
         """Return the rows and those before them, numbered, and whether the state has them from now on."""
         held, others = _named(self.held), _named([name for name in self.names if name not in self.held])
         group = f"PARTITION BY {_named(self.groups)}" if self.groups else ""
-        # Rows of one time are in one micro-batch, so of others the further columns do not change the order.
+        # Rows of one time come in one micro-batch. Later, those of the state lack the other columns, so these are last.
         order = ", ".join(filter(None, [quoted(TIME), held, others]))
         last = f"{NUMBER} > count(*) OVER ({group}) - {self.needed.rows}"
         late = f"{quoted(TIME)} >= max({quoted(TIME)}) OVER ({group}) - {self.needed.microseconds}"

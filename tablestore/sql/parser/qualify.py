@@ -213,8 +213,7 @@ def join_subqueries(select: exp.Select, is_endless: Callable[[exp.Query], bool])
     for condition in conjuncts(where.this):
         inner = condition.unnest()
         is_absent = isinstance(inner, exp.Not)
-        single = _subquery_of(inner, outer)
-        found = _absent(inner.this.unnest(), outer) if is_absent else [(*single, None)] if single is not None else []
+        found = _matches(inner, outer)
         if not found or not is_endless(found[0][1]):
             rest.append(condition)
             continue
@@ -250,16 +249,21 @@ def _distinct_join(
     return exp.Join(this=exp.Subquery(this=distinct, alias=table_alias(alias)), on=on, side=side)
 
 
-def _absent(condition: exp.Expr, outer: Collection[str]) -> list[tuple[list[exp.Expr], exp.Query, exp.Expr | None]]:
-    """Return what a row must not match for the NOT of IN or EXISTS to hold; nothing if that is not known.
+def _matches(condition: exp.Expr, outer: Collection[str]) -> list[tuple[list[exp.Expr], exp.Query, exp.Expr | None]]:
+    """Return the rows that a row must match for IN or EXISTS to hold, and must not match for NOT IN or NOT EXISTS.
 
     Returns:
-        columns of the tables around, the query of what they equal, and a further condition. NOT IN holds if none of the
-        rows that meet the equalities has the value or NULL; for a value of NULL, if there is no such row.
+        columns of the tables around, the query of what they equal, and a further condition; nothing if the rows are not
+        known. NOT IN holds if none of the rows that meet the equalities has the value or NULL; for a value of NULL, if
+        there is no such row.
     """
+    is_absent = isinstance(condition, exp.Not)
+    condition = condition.this.unnest() if is_absent else condition
     found = _subquery_of(condition, outer)
-    if found is None or isinstance(condition, exp.Exists):
-        return [] if found is None else [(*found, None)]
+    if found is None:
+        return []
+    if not (is_absent and isinstance(condition, exp.In)):
+        return [(*found, None)]
     rows, compared = condition.args["query"].unnest(), condition.this
     if not isinstance(rows, exp.Select) or len(rows.selects) != 1:
         return []

@@ -67,7 +67,7 @@ def windows_of(node: exp.Expr) -> Windows | None:
 
 
 def take_windows(node: exp.Expr) -> Windows | None:
-    """Return the same, and detach them."""
+    """Return the windows attached to a table of a query, or None, and detach them."""
     windows = windows_of(node)
     node.meta.pop(_META, None)
     return windows

@@ -57,7 +57,7 @@ from tablestore.sql.queries.windows import MARK as MARK_OF_WINDOW
 from tablestore.sql.queries.windows import is_by_windows, marked, over_sessions, timed, windows_in
 
 _HAS_INSTANT: Final = "has_instant"
-"""Key in the metadata of an event time beside which a column has the same as an instant."""
+"""Key in the metadata of an event-time column whose instants are in a column beside it."""
 KEPT: Final = "_kept"
 """Name of the boolean column that is true if HAVING keeps a group."""
 
@@ -197,9 +197,8 @@ def _windows(
     part = sessions or next((each for each in own if {(each.alias, name) for name in known[each.alias]} <= by), None)
     if part is None:
         return None
-    positions, times = _positions(said, part.alias, known[part.alias]), None
-    if part.windows is not None:
-        times = _positions(said, part.alias, (TIME,))
+    positions = _positions(said, part.alias, known[part.alias])
+    times = None if part.windows is None else _positions(said, part.alias, (TIME,))
     if sessions is not None and part.windows is not None:
         over_sessions(said, part.alias, part.windows)
     else:
@@ -245,8 +244,9 @@ def _groups(spark: SparkSession, said: exp.Select, frames: dict[str, DataFrame],
 def _carried_windows(tree: exp.Select, parts: Parts) -> dict[str, Any]:
     """Return the fields of a relation for the windows among the outputs of a SELECT without aggregation."""
     known = windows_in(tree, parts)
+    said = qualified(tree, parts.sources()) if known else tree
     for part in (each for each in parts.endless if each.alias in known):
-        windows = _positions(qualified(tree, parts.sources()), part.alias, known[part.alias])
+        windows = _positions(said, part.alias, known[part.alias])
         if windows is not None:
             is_ended = len(parts.endless) == 1 and part.windows is None and part.relation.ended
             return {"windows": windows, "ended": is_ended}

@@ -65,7 +65,8 @@ def with_preceding(
     said = qualified(select, parts.sources())
     windows = _with_definitions(said)
     first = windows[0]
-    if said.args.get("group") or any(each.find_ancestor(exp.Window) is None for each in _aggregates(said)):
+    aggregates = (node for node in own_nodes(said) if isinstance(node, exp.AggFunc))
+    if said.args.get("group") or any(each.find_ancestor(exp.Window) is None for each in aggregates):
         refuse(first, "OVER (...) beside an aggregation", f"write the GROUP BY as a query in FROM, or {BATCH}")
     groups, time = _same(windows)
     needed = reduce(Preceding.and_also, map(_needed, windows))
@@ -118,10 +119,6 @@ def _with_definitions(said: exp.Select) -> list[exp.Window]:
                 each.set(part, each.args.get(part) or definition.copy().args.get(part))
             each.set("alias", None)
     return found
-
-
-def _aggregates(said: exp.Select) -> list[exp.Expr]:
-    return [node for node in own_nodes(said) if isinstance(node, exp.AggFunc)]
 
 
 def _same(windows: list[exp.Window]) -> tuple[list[exp.Expr], exp.Column]:
